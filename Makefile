@@ -1,0 +1,48 @@
+# Headrace: every target installs what it needs; none needs a virtual environment to be active.
+PYTHON ?= python3
+# The CPU build of torch. With a GPU, name a CUDA build instead: make install TORCH='torch>=2.11'
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# Where the data sets for training, evaluation and data tests lie; unset, those tests are skipped by name.
+HEADRACE_DATA ?= $(wildcard ../shared/data)
+export HEADRACE_DATA
+
+.PHONY: install serve test test-slow lint check bench bench-peers redis clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $(STAMP)
+
+serve: install
+	$(BIN)/headrace models pull --preset laptop
+	exec $(BIN)/headrace serve --preset laptop
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+redis:
+	command -v redis-server >/dev/null || { apt-get update -qq && apt-get install -y -qq redis-server; }
+
+test: lint redis
+	$(BIN)/headrace models pull --preset tiny
+	$(BIN)/pytest -m "not slow"
+
+test-slow: install redis
+	$(BIN)/headrace models pull --preset laptop
+	$(BIN)/pytest -m slow
+
+bench: install
+	$(BIN)/python -m benchmarks.engine
+	$(BIN)/python -m benchmarks.gateway
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,155 @@
+"""The protocol that every backend implements, and the types that cross it.
+
+Errors:
+    BackendError                 the attempt failed; `code` is for the client, `retryable` before the first byte
+    ├── Unavailable              engine died, connection refused, upstream ended early
+    ├── Overloaded               the queue is full
+    ├── DeadlineExceeded         the request's time is used up
+    └── Rejected                 the request itself cannot run here (context length, invalid field)
+"""
+
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+import msgspec
+
+from backends.tokenizer import Tokenizer
+from backends.wire import FinishReason, Sampling, Timings
+
+__all__ = [
+    "Backend",
+    "BackendError",
+    "ChatMessage",
+    "DeadlineExceeded",
+    "Delta",
+    "FinishReason",
+    "Generation",
+    "Overloaded",
+    "Prompt",
+    "Rejected",
+    "Sampling",
+    "Timings",
+    "Unavailable",
+    "Usage",
+]
+
+
+class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One message of a conversation, as a chat template sees it."""
+
+    role: str
+    content: str
+    name: str | None = None
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """What the model is asked: a conversation, or a plain text to continue. Exactly one of the two."""
+
+    messages: tuple[ChatMessage, ...] = ()
+    text: str | None = None
+
+
+class Generation(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of one prompt on one backend."""
+
+    id: str
+    prompt: Prompt
+    ids: list[int] | None  # the prompt in this backend's tokens; None where it has no known tokenizer
+    sampling: Sampling
+    salt: bytes = b""
+    priority: int = 0
+    timeout: float | None = None  # seconds
+    traceparent: str | None = None  # W3C trace context of the attempt, for remote backends
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens of one generation; `cached_tokens` is the part of the prompt that was not computed again."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of an answer. The last one, and only it, has `finish` and `usage`."""
+
+    text: str = ""
+    tokens: int = 0
+    finish: FinishReason | None = None
+    usage: Usage | None = None
+    timings: Timings | None = None
+
+
+class Backend(Protocol):
+    """One replica of one model."""
+
+    @property
+    def name(self) -> str:
+        """Unique in this gateway: `7b/0`."""
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """None for a remote server whose tokenizer is unknown."""
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and answer together."""
+
+    @property
+    def available(self) -> bool:
+        """Whether an attempt now has a chance: the engine answers, the breaker is closed."""
+
+    @property
+    def in_flight(self) -> int:
+        """Generations that this gateway has running here."""
+
+    def stream(self, generation: Generation) -> AsyncGenerator[Delta, None]:
+        """Run it. Closing the generator (use `contextlib.aclosing`) aborts the work.
+
+        Raises BackendError; after the first Delta too, when the backend dies in mid-answer.
+        """
+
+    async def start(self) -> None:
+        """Connect; returns when the replica can answer. Raises Unavailable."""
+
+    async def close(self) -> None:
+        """Let go of connections. Generations still running raise Unavailable."""
+
+
+class BackendError(Exception):
+    """An attempt failed. `message` is fit for the client: no prompt text, no addresses."""
+
+    code = "backend_error"
+    retryable = True
+
+    def __init__(self, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        if code is not None:
+            self.code = code
+
+
+class Unavailable(BackendError):
+    """The replica is gone: engine died, connection refused, upstream ended early."""
+
+    code = "engine_died"
+
+
+class Overloaded(BackendError):
+    """The replica's queue is full."""
+
+    code = "server_is_overloaded"
+
+
+class DeadlineExceeded(BackendError):
+    """The request's time is used up."""
+
+    code = "deadline_exceeded"
+    retryable = False
+
+
+class Rejected(BackendError):
+    """The request cannot run on this model, however often it is tried."""
+
+    code = "context_length_exceeded"
+    retryable = False

@@ -1,0 +1,188 @@
+"""The messages between a gateway and an engine process, and what an engine is started with.
+
+Transport: msgpack over ZeroMQ. Each engine binds a ROUTER socket, on which any number of gateways submit work
+and get `Outputs` back, and a PUB socket, on which it publishes `Stored`, `Evicted`, `Snapshot` and `Load`.
+The engine sees token ids only. Nothing here is pickled, and an unknown field is refused.
+"""
+
+from typing import Literal
+
+import msgspec
+
+FinishReason = Literal["stop", "length", "abort", "deadline", "error"]
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Base of everything on the wire; the tag `type` names the message."""
+
+
+class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How to choose tokens and when to stop. The gateway has checked the ranges and filled in every default."""
+
+    max_tokens: int
+    temperature: float = 1.0  # 0: greedy
+    top_p: float = 1.0  # 1: off
+    top_k: int = 0  # 0: off
+    seed: int = 0  # unsigned 64 bits; the gateway draws one where the client gave none
+    stop: tuple[str, ...] = ()  # matched on the bytes of the vocabulary; never part of the text
+    stop_token_ids: tuple[int, ...] = ()  # besides the model's own end tokens
+    ignore_eos: bool = False
+
+
+class Submit(Message, frozen=True, kw_only=True):
+    """Start generating. `id` is unique for its sender; answers carry it back."""
+
+    id: str
+    prompt: list[int]
+    sampling: Sampling
+    salt: bytes = b""  # namespace of the prefix cache, derived by the gateway from the tenant
+    priority: int = 0  # smaller runs first
+    timeout: float | None = None  # seconds from arrival; then finish "deadline"
+
+
+class Abort(Message, frozen=True, kw_only=True):
+    """Stop a generation wherever it is; no further output follows. Unknown ids are ignored."""
+
+    id: str
+
+
+class Subscribe(Message, frozen=True):
+    """Ask for a `Snapshot` and a `Load` on the PUB socket: after a join, or after a gap in sequence numbers."""
+
+
+class Timings(msgspec.Struct, frozen=True, kw_only=True):
+    """Unix seconds on the engine's clock."""
+
+    arrived: float
+    scheduled: float | None = None
+    first_token: float | None = None
+    finished: float | None = None
+
+
+class Output(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one step added to one generation.
+
+    `trim` (last output only): how many bytes at the end of the whole text belong to a matched stop string.
+    Ids that might be the beginning of a stop string are held back until it is decided.
+    """
+
+    id: str
+    ids: list[int] = []
+    finish: FinishReason | None = None
+    trim: int = 0
+    cached: int = 0  # prompt tokens found in the prefix cache; valid from the first output on
+    error: str | None = None  # with finish "error": a sentence for the log, free of prompt text
+    timings: Timings | None = None  # with finish
+
+
+class Outputs(Message, frozen=True):
+    """Everything one step has for one gateway."""
+
+    items: list[Output]
+
+
+class Refused(Message, frozen=True, kw_only=True):
+    """A submission that cannot run. `code`: context_length_exceeded | overloaded | invalid."""
+
+    id: str
+    code: str
+    message: str
+
+
+class Stored(Message, frozen=True, kw_only=True):
+    """Blocks that entered the prefix cache, as chained keys (see `prefixcache.affinity.block_keys`)."""
+
+    engine: str
+    sequence: int
+    keys: list[bytes]
+
+
+class Evicted(Message, frozen=True, kw_only=True):
+    """Blocks that left the prefix cache."""
+
+    engine: str
+    sequence: int
+    keys: list[bytes]
+
+
+class Snapshot(Message, frozen=True, kw_only=True):
+    """All blocks now in the prefix cache; replaces what was known of this engine."""
+
+    engine: str
+    incarnation: str  # new for each start of the process
+    sequence: int
+    block_size: int
+    keys: list[bytes]
+
+
+class Load(Message, frozen=True, kw_only=True):
+    """How busy the engine is, and its counters since it started. Published on change, at most every 100 ms."""
+
+    engine: str
+    incarnation: str
+    running: int
+    waiting: int
+    blocks_total: int
+    blocks_free: int
+    blocks_cached: int  # in the tree and not in use by a sequence
+    prompt_tokens: int
+    cached_tokens: int
+    generation_tokens: int
+    prefix_queries: int  # tokens looked up
+    prefix_hits: int  # tokens found
+    preemptions: int
+    steps: int
+    step_tokens: int  # tokens run in all steps, for the mean fill of a batch
+    step_rows: int
+    finished: dict[str, int]  # by finish reason
+
+
+ToEngine = Submit | Abort | Subscribe
+FromEngine = Outputs | Refused
+Event = Stored | Evicted | Snapshot | Load
+
+
+class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything an engine process is started with; the supervisor writes it as one JSON file."""
+
+    name: str  # of the replica: "7b/0"
+    model: str  # folder with config.json and *.safetensors, or a .gguf file
+    address: str  # ROUTER: ipc://… or tcp://…
+    events: str  # PUB
+    vocabulary: str  # msgpack file: for each token id its bytes (empty for special tokens)
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    device: str = "cpu"
+    block_size: int = 16
+    kv_blocks: int = 512
+    max_model_len: int | None = None  # None: the model's own, or what the blocks hold if that is less
+    max_sequences: int = 32  # rows in one step
+    token_budget: int = 512  # tokens in one step
+    max_waiting: int = 256  # beyond: refused as overloaded
+    cores: int = 2  # threads when this engine works alone
+    lease: str | None = None  # file shared by the engines of one host, see `backends.engine.lease`
+
+
+def encode(message: Message) -> bytes:
+    """One message as msgpack."""
+    return _encoder.encode(message)
+
+
+def decode_to_engine(data: bytes) -> ToEngine:
+    """Raises msgspec.ValidationError or msgspec.DecodeError on anything that is not a `ToEngine`."""
+    return _to_engine.decode(data)
+
+
+def decode_from_engine(data: bytes) -> FromEngine:
+    """Raises msgspec.ValidationError or msgspec.DecodeError on anything that is not a `FromEngine`."""
+    return _from_engine.decode(data)
+
+
+def decode_event(data: bytes) -> Event:
+    """Raises msgspec.ValidationError or msgspec.DecodeError on anything that is not an `Event`."""
+    return _event.decode(data)
+
+
+_encoder = msgspec.msgpack.Encoder()
+_to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)
+_from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
+_event: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)

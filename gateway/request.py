@@ -1,0 +1,57 @@
+"""What the dialects and the dispatcher say to each other: `Request`, `Assessment`, `Route`, `Answer`."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from backends.backend import Delta, Prompt
+from classifier import Assessment
+from gateway.config import Tenant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One call of a client, freed of its dialect. Ranges are checked by then."""
+
+    id: str  # the x-request-id, ours
+    endpoint: Literal["chat", "completions"]
+    tenant: Tenant
+    model: str  # "auto", a tier's name, or an alias, as the client wrote it
+    prompt: Prompt
+    max_tokens: int | None
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int | None
+    stop: tuple[str, ...]
+    stop_token_ids: tuple[int, ...]
+    ignore_eos: bool
+    session: str | None  # "new", an id, or None
+    timeout: float  # seconds
+    priority: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """Where an attempt goes and why. `order` holds the tiers to try, the first one first."""
+
+    order: tuple[str, ...]
+    reason: str  # in words, for the header `x-headrace-reason`: printable ASCII, no prompt text
+    assessment: Assessment | None  # None where the client named the tier
+
+
+@dataclass(slots=True, kw_only=True)
+class Answer:
+    """An answer that has begun: the first delta is there, or its error would have been raised.
+
+    `deltas` must be closed (`contextlib.aclosing`); closing it aborts the work, settles and remembers.
+    After the first delta it may still raise BackendError: then an error frame ends the stream.
+    """
+
+    id: str  # of the request
+    created: int  # Unix seconds
+    tier: str
+    route: Route
+    session: str | None
+    headers: dict[str, str] = field(default_factory=dict)  # x-headrace-*, x-ratelimit-*, x-session-id
+    deltas: AsyncGenerator[Delta, None]

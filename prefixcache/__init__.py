@@ -1,0 +1,1 @@
+"""Which prefixes of which prompts are already computed: the radix tree of an engine, and the gateway's view of many."""

@@ -1,0 +1,68 @@
+"""Conversations that the gateway remembers: `Session`, `Turn`, and the store protocol.
+
+A session belongs to one tenant. Another tenant's id is answered exactly like an unknown one.
+"""
+
+import secrets
+from typing import Protocol
+
+import msgspec
+
+
+class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One message of a conversation, as it was said."""
+
+    role: str
+    content: str
+    name: str | None = None
+    tier: str | None = None  # who answered, for role "assistant"
+    partial: bool = False  # the stream was cut before the answer was complete
+
+
+class Session(msgspec.Struct, frozen=True):
+    """A conversation so far. `version` grows by one with each append."""
+
+    id: str
+    turns: tuple[Turn, ...] = ()
+    version: int = 0
+
+
+class SessionNotFound(KeyError):
+    """The tenant has no session of this id."""
+
+
+class SessionConflict(Exception):
+    """Another append came first; recall the session and try again."""
+
+
+class SessionStoreUnavailable(Exception):
+    """The store does not answer. Never answered with an empty history."""
+
+
+class SessionStore(Protocol):
+    """Appending is optimistic: `expected` is the version that the caller has read."""
+
+    async def create(self, tenant: str) -> Session: ...
+
+    async def get(self, tenant: str, session_id: str) -> Session:
+        """Raises SessionNotFound, SessionStoreUnavailable."""
+        ...
+
+    async def append(self, tenant: str, session_id: str, turns: tuple[Turn, ...], expected: int) -> Session:
+        """Raises SessionNotFound, SessionConflict, SessionStoreUnavailable."""
+        ...
+
+    async def list(self, tenant: str) -> tuple[str, ...]:
+        """Ids, the latest used first."""
+        ...
+
+    async def delete(self, tenant: str, session_id: str) -> None:
+        """Raises SessionNotFound, SessionStoreUnavailable."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+def new_session_id() -> str:
+    """128 random bits."""
+    return "sess_" + secrets.token_hex(16)
