@@ -13,6 +13,7 @@ from typing import Protocol
 
 import msgspec
 
+from backends.prompt import ChatMessage, Prompt
 from backends.tokenizer import Tokenizer
 from backends.wire import FinishReason, Sampling, Timings
 
@@ -32,21 +33,6 @@ __all__ = [
     "Unavailable",
     "Usage",
 ]
-
-
-class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One message of a conversation, as a chat template sees it."""
-
-    role: str
-    content: str
-    name: str | None = None
-
-
-class Prompt(msgspec.Struct, frozen=True):
-    """What the model is asked: a conversation, or a plain text to continue. Exactly one of the two."""
-
-    messages: tuple[ChatMessage, ...] = ()
-    text: str | None = None
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):

@@ -115,4 +115,6 @@ class Config(_Section):
     server: Server = Server()
     state: State = State()
     telemetry: Telemetry = Telemetry()
-    secret_env: str | None = None  # variable with the server secret (key digests, cache salts); None: a file in state.folder
+    secret_env: str | None = (
+        None  # variable with the server secret (key digests, cache salts); None: a file in state.folder
+    )
