@@ -3,118 +3,154 @@
 Every field is honoured; an unknown one is refused with its line and the nearest name.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
+
+Count = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(gt=0, le=366 * 24 * 3600.0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Money = Annotated[float, Meta(ge=0)]
+Text = Annotated[str, Meta(min_length=1)]
+# A description completes "must be ..." where a pattern is not met.
+Name = Annotated[
+    str,
+    Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="1 to 64 letters, digits, '.', '_' or '-'"),
+]
+ModelName = Annotated[
+    str,
+    Meta(pattern=r"^[A-Za-z0-9._:/@-]{1,128}$", description="1 to 128 letters, digits or any of . _ : / @ -"),
+]
+Url = Annotated[
+    str,
+    Meta(
+        pattern=r"^https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/\S*)?$",
+        description="a URL that starts with http:// or https:// and holds no credentials",
+    ),
+]
+RedisUrl = Annotated[
+    str, Meta(pattern=r"^(rediss?|unix)://\S+$", description="a redis://, rediss:// or unix:// URL")
+]
+Variable = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        description="the name of an environment variable, never the secret itself",
+    ),
+]
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$", description="64 lower-case hexadecimal digits")]
+Device = Annotated[str, Meta(pattern=r"^(cpu|cuda(:[0-9]+)?)$", description="cpu, cuda or cuda:N")]
 
 
 class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    pass
+    """What all parts of the file share."""
 
 
-class Server(_Section):
-    host: str = "127.0.0.1"
-    port: int = 8080
-    drain_timeout: float = 10.0  # seconds that SIGTERM leaves to running requests; SIGINT leaves 3 at most
-    max_body_bytes: int = 4 * 1024 * 1024
-    body_timeout: float = 30.0  # seconds to receive a body
-    keepalive_after: float = 15.0  # seconds without a byte after which a stream gets a comment
-    default_timeout: float = 600.0  # seconds a request may take; `x-headrace-timeout-ms` can lower it
-    default_max_tokens: int = 1024  # where a request names none
+class Server(_Section, frozen=True):
+    host: Text = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8080  # 0: any free one
+    # seconds that SIGTERM leaves to running requests; SIGINT leaves 3 at most
+    drain_timeout: Annotated[float, Meta(ge=0, le=3600)] = 10.0
+    max_body_bytes: Count = 4 * 1024 * 1024
+    body_timeout: Seconds = 30.0  # seconds to receive a body
+    keepalive_after: Seconds = 15.0  # seconds without a byte after which a stream gets a comment
+    # seconds a request may take; `x-headrace-timeout-ms` can lower it, no longer than a lease of the limits
+    default_timeout: Annotated[float, Meta(gt=0, le=600)] = 600.0
+    default_max_tokens: Count = 1024  # where a request names none
 
 
-class Price(_Section):
+class Price(_Section, frozen=True):
     """Money per million tokens."""
 
-    input: float = 0.0
-    cached: float = 0.0
-    output: float = 0.0
+    input: Money = 0.0
+    cached: Money = 0.0
+    output: Money = 0.0
 
 
-class Engine(_Section):
+class Engine(_Section, frozen=True):
     """A replica of our own, in a process of its own."""
 
-    model: str  # a catalogue name, a folder with config.json and safetensors, or a .gguf file
+    model: Text  # a catalogue name, a folder with config.json and safetensors, or a .gguf file
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "bfloat16"
-    device: str = "cpu"
-    kv_tokens: int = 16384  # room in the KV cache, a multiple of 16
-    max_model_len: int | None = None
-    max_sequences: int = 32
-    token_budget: int = 512
-    max_waiting: int = 256
-    cores: int | None = None  # None: all of the machine
+    device: Device = "cpu"
+    kv_tokens: Annotated[int, Meta(ge=16, multiple_of=16)] = 16384  # room in the KV cache, a multiple of 16
+    max_model_len: Count | None = None
+    max_sequences: Count = 32
+    token_budget: Count = 512
+    max_waiting: Count = 256
+    cores: Count | None = None  # None: all of the machine
 
 
-class Remote(_Section):
+class Remote(_Section, frozen=True):
     """A replica behind an OpenAI-compatible server."""
 
-    url: str  # http://host:port/v1
-    model: str  # the name that server knows
+    url: Url  # http://host:port/v1
+    model: Text  # the name that server knows
     kind: Literal["vllm", "sglang", "tgi", "lmdeploy", "openai"] = "openai"
-    api_key_env: str | None = None  # the environment variable that holds the key
-    tokenizer: str | None = None  # folder with tokenizer.json; None: tokens are estimated
-    context_length: int = 8192
-    connect_timeout: float = 2.0
-    read_timeout: float = 120.0  # seconds between two chunks
-    max_in_flight: int = 256
+    api_key_env: Variable | None = None  # the environment variable that holds the key
+    tokenizer: Text | None = None  # folder with tokenizer.json; None: tokens are estimated
+    context_length: Count = 8192
+    connect_timeout: Seconds = 2.0
+    read_timeout: Seconds = 120.0  # seconds between two chunks
+    max_in_flight: Count = 256
 
 
-class Tier(_Section):
+class Tier(_Section, frozen=True):
     """Models of one size. Tiers are listed from the cheapest to the dearest."""
 
-    name: str
+    name: Name
     engines: tuple[Engine, ...] = ()
     remotes: tuple[Remote, ...] = ()
     price: Price = Price()
 
 
-class Limits(_Section):
+class Limits(_Section, frozen=True):
     """None: unlimited."""
 
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
-    parallel: int | None = None
+    requests_per_minute: Count | None = None
+    tokens_per_minute: Count | None = None
+    parallel: Count | None = None
 
 
-class Key(_Section):
+class Key(_Section, frozen=True):
     """A key's digest, as `headrace keys new` prints it; the key itself is nowhere stored."""
 
-    prefix: str  # the key's first characters, for look-up
-    digest: str  # hex HMAC-SHA-256 under the server secret
+    prefix: Text  # the key's first characters, for look-up
+    digest: Digest  # hex HMAC-SHA-256 under the server secret
 
 
-class Tenant(_Section):
-    name: str
+class Tenant(_Section, frozen=True):
+    name: Name
     keys: tuple[Key, ...] = ()
     limits: Limits = Limits()
-    tiers: tuple[str, ...] | None = None  # allowed tiers; None: all
-    quality_floor: float = 0.7  # the cheapest tier whose P(good) reaches this is taken
-    priority: int = 0  # smaller runs first
+    tiers: Annotated[tuple[Name, ...], Meta(min_length=1)] | None = None  # allowed tiers; None: all
+    quality_floor: Share = 0.7  # the cheapest tier whose P(good) reaches this is taken
+    priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0  # smaller runs first
 
 
-class State(_Section):
+class State(_Section, frozen=True):
     """Where limits and sessions live: SQLite files in a folder, or Redis for many hosts."""
 
-    folder: str = ".headrace"
-    redis: str | None = None  # redis://host:port/0
-    session_ttl: float = 30 * 24 * 3600.0  # seconds after the last turn
+    folder: Text = ".headrace"
+    redis: RedisUrl | None = None  # redis://host:port/0
+    session_ttl: Seconds = 30 * 24 * 3600.0  # seconds after the last turn
 
 
-class Telemetry(_Section):
-    otlp_endpoint: str | None = None  # http://collector:4318; None: no traces are exported
-    service_name: str = "headrace"
-    sample_ratio: float = 1.0
+class Telemetry(_Section, frozen=True):
+    otlp_endpoint: Url | None = None  # http://collector:4318; None: no traces are exported
+    service_name: Text = "headrace"
+    sample_ratio: Share = 1.0
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 
-class Config(_Section):
-    tiers: tuple[Tier, ...]
+class Config(_Section, frozen=True):
+    tiers: Annotated[tuple[Tier, ...], Meta(min_length=1)]
     tenants: tuple[Tenant, ...] = ()
     anonymous: Tenant | None = None  # who calls without a known key; needs a loopback host
-    aliases: dict[str, str] = {}  # model name → "auto" or a tier's name
+    aliases: dict[ModelName, Name] = {}  # model name → "auto" or a tier's name
     server: Server = Server()
     state: State = State()
     telemetry: Telemetry = Telemetry()
-    secret_env: str | None = (
-        None  # variable with the server secret (key digests, cache salts); None: a file in state.folder
-    )
+    # variable with the server secret (key digests, cache salts); None: a file in state.folder
+    secret_env: Variable | None = None
