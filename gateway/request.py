@@ -1,8 +1,8 @@
 """What the dialects and the dispatcher say to each other: `Request`, `Assessment`, `Route`, `Answer`."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from backends.backend import Delta, Prompt
 from classifier import Assessment
@@ -40,6 +40,16 @@ class Route:
     assessment: Assessment | None  # None where the client named the tier
 
 
+class Deltas(Protocol):
+    """The deltas of one answer. `aclose` aborts what still runs, settles and remembers; it may be called twice."""
+
+    def __aiter__(self) -> AsyncIterator[Delta]: ...
+
+    async def __anext__(self) -> Delta: ...
+
+    async def aclose(self) -> None: ...
+
+
 @dataclass(slots=True, kw_only=True)
 class Answer:
     """An answer that has begun: the first delta is there, or its error would have been raised.
@@ -54,4 +64,4 @@ class Answer:
     route: Route
     session: str | None
     headers: dict[str, str] = field(default_factory=dict)  # x-headrace-*, x-ratelimit-*, x-session-id
-    deltas: AsyncGenerator[Delta, None]
+    deltas: Deltas

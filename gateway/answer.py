@@ -1,0 +1,86 @@
+"""The running answer: passes deltas on, and when it ends, however it ends, settles and remembers exactly once."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from backends.backend import Delta, Usage
+from gateway.cascade import Attempt
+from gateway.metering import Charge, Meter
+from gateway.metrics import Metrics
+from gateway.recall import Memory, Recalled
+from gateway.request import Request
+from sessions import Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epilogue:
+    """What is left to do when an answer has ended."""
+
+    request: Request
+    recalled: Recalled
+    charge: Charge
+    attempt: Attempt
+    prompt_tokens: int
+    started: float  # time.monotonic() at the request's arrival
+    meter: Meter
+    memory: Memory
+    metrics: Metrics
+
+    async def __call__(self, last: Delta | None, text: str, tokens: int) -> None:
+        """`last`: the final delta, None when the answer was cut short after `tokens` tokens."""
+        usage = (last and last.usage) or Usage(prompt_tokens=self.prompt_tokens, completion_tokens=tokens)
+        await self.meter.settle(self.charge, usage.prompt_tokens + usage.completion_tokens)
+        tier = self.attempt.tier.name
+        self.metrics.tokens(self.request.tenant.name, tier, usage)
+        turn = Turn(role="assistant", content=text, tier=tier, partial=last is None)
+        await self.memory.remember(self.request, self.recalled, turn)
+
+
+class AnswerStream:
+    """Iterates an attempt's deltas, the first one included. See `gateway.request.Deltas`.
+
+    A plain generator would not do: closed before its first pull, it would skip its own `finally`.
+    """
+
+    def __init__(self, attempt: Attempt, epilogue: Epilogue) -> None:
+        self._attempt = attempt
+        self._epilogue = epilogue
+        self._first: Delta | None = attempt.first
+        self._text: list[str] = []
+        self._tokens = 0
+        self._last: Delta | None = None
+        self._ending: asyncio.Task[None] | None = None
+
+    def __aiter__(self) -> AsyncIterator[Delta]:
+        return self
+
+    async def __anext__(self) -> Delta:
+        try:
+            delta = await self._pull()
+        except BaseException:  # the end, an error of the backend, or a cancellation
+            await self.aclose()
+            raise
+        self._text.append(delta.text)
+        self._tokens += delta.tokens
+        if delta.finish is not None:
+            self._last = delta
+        return delta
+
+    async def _pull(self) -> Delta:
+        if self._first is not None:
+            delta, self._first = self._first, None
+            return delta
+        if self._last is not None or self._ending is not None:
+            raise StopAsyncIteration
+        return await anext(self._attempt.rest)
+
+    async def aclose(self) -> None:
+        if self._ending is None:
+            self._ending = asyncio.ensure_future(self._end())
+        # A client that goes away cancels us; what has to be done after an answer is done all the same.
+        await asyncio.shield(self._ending)
+
+    async def _end(self) -> None:
+        await self._attempt.rest.aclose()
+        await self._epilogue(self._last, "".join(self._text), self._tokens)

@@ -1,0 +1,71 @@
+"""Running a route: one attempt that answers, with failover to other replicas and tiers before the first delta.
+
+An attempt may be repeated only while the client has seen nothing. After the first delta its errors are final.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from backends.backend import BackendError, DeadlineExceeded, Delta, Unavailable
+from gateway.request import Route
+from gateway.tiers import Replica, Tier
+
+MAX_ATTEMPTS = 3
+DEADLINE_GRACE = 0.5  # seconds that a backend gets to end a generation by itself before the gateway does
+
+Start = Callable[[Tier, Replica], AsyncGenerator[Delta, None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """A generation whose first delta has come. `rest` continues it; closing `rest` aborts it."""
+
+    tier: Tier
+    replica: Replica
+    first: Delta
+    rest: AsyncGenerator[Delta, None]
+
+
+async def run(route: Route, tiers: Mapping[str, Tier], cached: Mapping[str, int], start: Start) -> Attempt:
+    """Try the route's tiers in order, each on its best replicas, until one gives a first delta.
+
+    `cached`: prompt tokens held, by replica name. Raises the last BackendError when all attempts failed, and at
+    once one that no other replica could mend.
+    """
+    tried: set[str] = set()
+    failure: BackendError = Unavailable("no replica answers", "no_replica")
+    for name in route.order:
+        tier = tiers[name]
+        while len(tried) < MAX_ATTEMPTS and (replica := tier.pick(cached, tried)) is not None:
+            tried.add(replica.name)
+            deltas = start(tier, replica)
+            try:
+                first = await anext(deltas)
+            except StopAsyncIteration:
+                failure = Unavailable("the backend ended without an answer", "upstream_eof")
+            except BackendError as error:
+                if not error.retryable:
+                    raise
+                failure = error
+            else:
+                return Attempt(tier=tier, replica=replica, first=first, rest=deltas)
+    raise failure
+
+
+async def within(deltas: AsyncGenerator[Delta, None], deadline: float) -> AsyncGenerator[Delta, None]:
+    """The same deltas, ended by DeadlineExceeded when the backend itself does not end them in time.
+
+    `deadline`: on the event loop's clock.
+    """
+    async with aclosing(deltas):
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline + DEADLINE_GRACE):
+                    delta = await anext(deltas)
+            except StopAsyncIteration:
+                return
+            except TimeoutError:
+                raise DeadlineExceeded("the request ran out of time") from None
+            yield delta

@@ -1,0 +1,72 @@
+"""A prompt in the tokens of every tier that may take it: encoded once per tokenizer family, looked up once per cache."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from prefixcache.affinity import Affinity, block_keys
+
+from backends.prompt import Prompt
+from backends.tokenizer import TemplateError
+from gateway.errors import ApiError
+from gateway.tiers import Replica, Tier
+
+CHARACTERS_PER_TOKEN = 3  # of unknown tokenizers, on the cautious side for English and code
+TOKENS_PER_MESSAGE = 8  # what a chat template adds
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """`ids` by tokenizer family; `estimate` stands in for replicas whose tokenizer is unknown."""
+
+    prompt: Prompt
+    ids: Mapping[str, list[int]]
+    estimate: int
+    cached: dict[str, int] = field(default_factory=dict)  # prompt tokens held, by replica name
+
+    def of(self, replica: Replica) -> list[int] | None:
+        """The prompt in this replica's tokens, None where its tokenizer is unknown."""
+        tokenizer = replica.backend.tokenizer
+        return None if tokenizer is None else self.ids[tokenizer.family]
+
+    def tokens(self, tier: Tier) -> int:
+        """The length of the prompt on this tier (the longest, if its replicas disagree)."""
+        return max(self.length(replica) for replica in tier.replicas)
+
+    def length(self, replica: Replica) -> int:
+        ids = self.of(replica)
+        return self.estimate if ids is None else len(ids)
+
+    def look_up(self, tiers: Iterable[Tier], affinity: Affinity, salt: bytes) -> None:
+        """Fill `cached` from what the engines have reported."""
+        keys: dict[tuple[str, int], list[bytes]] = {}
+        for replica in (replica for tier in tiers for replica in tier.replicas):
+            tokenizer, size = replica.backend.tokenizer, replica.block_size
+            if tokenizer is None or size is None:
+                continue
+            family = (tokenizer.family, size)
+            if family not in keys:
+                keys[family] = block_keys(salt, self.ids[tokenizer.family], size)
+            self.cached[replica.name] = affinity.lookup(keys[family]).get(replica.name, 0) * size
+
+
+async def encode(prompt: Prompt, tiers: Iterable[Tier]) -> Encoded:
+    """Raises ApiError where a chat template refuses the conversation."""
+    ids: dict[str, list[int]] = {}
+    for replica in (replica for tier in tiers for replica in tier.replicas):
+        tokenizer = replica.backend.tokenizer
+        if tokenizer is None or tokenizer.family in ids:
+            continue
+        try:
+            ids[tokenizer.family] = await tokenizer.encode(prompt)
+        except TemplateError as error:
+            raise ApiError(400, f"messages: {error}", code="invalid_messages", param="messages") from error
+    return Encoded(prompt, ids, estimate(prompt))
+
+
+def estimate(prompt: Prompt) -> int:
+    """Tokens of a prompt by an unknown tokenizer, rather too many than too few."""
+    if prompt.text is not None:
+        return len(prompt.text) // CHARACTERS_PER_TOKEN + 1
+    return sum(
+        len(message.content) // CHARACTERS_PER_TOKEN + TOKENS_PER_MESSAGE for message in prompt.messages
+    )

@@ -1,0 +1,104 @@
+"""A request's session: recalled before the work, extended by what was said after it."""
+
+import logging
+from dataclasses import dataclass, field, replace
+
+from sessions.window import merge
+
+from backends.prompt import ChatMessage
+from gateway.errors import ApiError
+from gateway.request import Request
+from sessions import Session, SessionConflict, SessionNotFound, SessionStore, SessionStoreUnavailable, Turn
+
+logger = logging.getLogger(__name__)
+
+NEW = "new"
+APPEND_TRIES = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recalled:
+    """`turns`: the whole conversation as it stands, the client's new turns at its end.
+
+    `session` is None where the client wants none; its id is empty until a new one is opened.
+    """
+
+    session: Session | None = None
+    turns: tuple[Turn, ...] = ()
+    new: tuple[Turn, ...] = field(default=())
+
+    @property
+    def messages(self) -> tuple[ChatMessage, ...]:
+        return tuple(ChatMessage(role=t.role, content=t.content, name=t.name) for t in self.turns)
+
+
+class Memory:
+    """The session store, with its errors in the words of the API."""
+
+    def __init__(self, store: SessionStore) -> None:
+        self._store = store
+
+    async def recall(self, request: Request) -> Recalled:
+        """Raises ApiError 404 for an unknown or foreign id, 503 when the store does not answer."""
+        incoming = tuple(Turn(role=m.role, content=m.content, name=m.name) for m in request.prompt.messages)
+        if request.session is None:
+            return Recalled(turns=incoming, new=incoming)
+        if request.prompt.text is not None:
+            raise ApiError(400, "x-session-id: a session needs chat messages", param="x-session-id")
+        if request.session == NEW:
+            return Recalled(session=Session(id=""), turns=incoming, new=incoming)
+        try:
+            session = await self._store.get(request.tenant.name, request.session)
+        except SessionNotFound:
+            raise _not_found() from None
+        except SessionStoreUnavailable as error:
+            raise _unavailable() from error
+        new = merge(session.turns, incoming)
+        return Recalled(session=session, turns=session.turns + new, new=new)
+
+    async def open(self, request: Request, recalled: Recalled) -> Recalled:
+        """Give a new session its id. Raises ApiError 503."""
+        if recalled.session is None or recalled.session.id:
+            return recalled
+        try:
+            return replace(recalled, session=await self._store.create(request.tenant.name))
+        except SessionStoreUnavailable as error:
+            raise _unavailable() from error
+
+    async def remember(self, request: Request, recalled: Recalled, answer: Turn) -> None:
+        """Append what was said; a turn that came first stays, and this one follows it.
+
+        The answer has been given by now, so a failure cannot become the client's error; it is logged.
+        """
+        session = recalled.session
+        if session is None:
+            return
+        try:
+            for _ in range(APPEND_TRIES):
+                try:
+                    await self._store.append(
+                        request.tenant.name, session.id, (*recalled.new, answer), session.version
+                    )
+                except SessionConflict:
+                    session = await self._store.get(request.tenant.name, session.id)
+                else:
+                    return
+            logger.error("session: request %s lost the race to append %d times", request.id, APPEND_TRIES)
+        except SessionNotFound:
+            logger.info("session: deleted while request %s ran", request.id)
+        except SessionStoreUnavailable as error:
+            logger.error("session: the turns of request %s are not stored: %s", request.id, error)
+
+
+def _not_found() -> ApiError:
+    return ApiError(404, "x-session-id: no such session", code="session_not_found", param="x-session-id")
+
+
+def _unavailable() -> ApiError:
+    return ApiError(
+        503,
+        "The session store does not answer.",
+        type="server_error",
+        code="session_store_unavailable",
+        headers={"retry-after": "1"},
+    )

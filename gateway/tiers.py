@@ -1,0 +1,52 @@
+"""Tiers and their replicas, and which replica of a tier takes a request."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from backends.backend import Backend
+from gateway.config import Price
+
+LOAD_GATE = 4  # generations by which a replica may be busier than the idlest and still win by its cache
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One backend of a tier. `block_size`: tokens per block of its prefix cache, None where that is unknown."""
+
+    backend: Backend
+    model: str
+    block_size: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.backend.name
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """Replicas of models of one size. All of them answer alike, so any may take any request."""
+
+    name: str
+    replicas: tuple[Replica, ...]
+    price: Price
+
+    @property
+    def available(self) -> bool:
+        return any(replica.backend.available for replica in self.replicas)
+
+    @property
+    def context_length(self) -> int:
+        """What every replica can hold, so that failing over never makes a request too long."""
+        return min(replica.backend.context_length for replica in self.replicas)
+
+    def pick(self, cached: Mapping[str, int], tried: Collection[str] = ()) -> Replica | None:
+        """The replica that holds most of the prompt, unless it is much busier than the idlest one.
+
+        `cached`: prompt tokens by replica name. None when every replica was tried or does not answer.
+        """
+        able = [r for r in self.replicas if r.backend.available and r.name not in tried]
+        if not able:
+            return None
+        least = min(replica.backend.in_flight for replica in able)
+        calm = [replica for replica in able if replica.backend.in_flight <= least + LOAD_GATE]
+        return max(calm, key=lambda replica: (cached.get(replica.name, 0), -replica.backend.in_flight))

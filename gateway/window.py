@@ -1,0 +1,34 @@
+"""A recalled history cut to a context: the system prompt and the latest turns stay, the oldest go."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sessions.window import WindowError, fit
+
+from backends.prompt import ChatMessage, Prompt
+from gateway.prompts import estimate
+from gateway.recall import Recalled
+from gateway.tiers import Tier
+from sessions import Turn
+
+
+async def within_context(recalled: Recalled, tiers: Sequence[Tier], max_tokens: int | None) -> Recalled:
+    """The turns that fit the longest context among `tiers`, or all of them where even the latest do not fit.
+
+    What is dropped is dropped from the prompt only; the session keeps it.
+    """
+    tier = max(tiers, key=lambda tier: tier.context_length)
+    tokenizer = tier.replicas[0].backend.tokenizer
+
+    def count(turns: Sequence[Turn]) -> int:
+        prompt = Prompt(
+            messages=tuple(ChatMessage(role=t.role, content=t.content, name=t.name) for t in turns)
+        )
+        return estimate(prompt) if tokenizer is None else len(tokenizer.encode_now(prompt))
+
+    try:
+        turns = await asyncio.to_thread(fit, recalled.turns, tier.context_length - (max_tokens or 1), count)
+    except WindowError:
+        return recalled
+    return replace(recalled, turns=tuple(turns))
