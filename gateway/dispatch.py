@@ -17,6 +17,7 @@ from backends.prompt import Prompt
 from classifier import Assessment
 from gateway import cascade
 from gateway.answer import AnswerStream, Epilogue
+from gateway.cascade import Attempt
 from gateway.config import Price, Server
 from gateway.errors import ApiError
 from gateway.metering import Charge, Meter

@@ -1,4 +1,4 @@
-"""A prompt in the tokens of every tier that may take it: encoded once per tokenizer family, looked up once per cache."""
+"""A prompt in the tokens of each tier that may take it: encoded once per tokenizer family, then looked up."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
