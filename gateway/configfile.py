@@ -1,0 +1,177 @@
+"""Read and check the configuration: `load_config`, `parse_config`, `load_preset`, `check_config`.
+
+All mistakes of a file are told at once, each with its line, its path and the reason. Nothing is expanded in
+the file: secrets come from the environment, by the fields whose names end in `_env`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from importlib import resources
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gateway import strictyaml
+from gateway.config import Config, Tenant
+from gateway.strictyaml import Document, Mistake, nearest
+
+AUTO = "auto"  # the model name that leaves the tier to the gateway
+
+_Fault = tuple[strictyaml.Path, str]
+
+
+class ConfigError(ValueError):
+    """Everything that is wrong with a configuration, one line each, in the order of the file."""
+
+    def __init__(self, mistakes: Iterable[Mistake]) -> None:
+        self.mistakes = tuple(sorted(mistakes, key=lambda mistake: mistake.line or 0))
+        super().__init__("\n".join(map(str, self.mistakes)))
+
+
+def load_config(path: Path) -> Config:
+    """Raises ConfigError, also for a file that cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigError([Mistake(str(path), None, (), f"cannot be read: {error.strerror}")]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([Mistake(str(path), None, (), f"is not UTF-8 at byte {error.start}")]) from error
+    return parse_config(text, str(path))
+
+
+def parse_config(text: str, name: str) -> Config:
+    """`name` stands before each mistake, where a file's path would. Raises ConfigError."""
+    config, document = strictyaml.read(text, name, Config)
+    if config is not None:
+        _apply_rules(config, document)
+    if config is None or document.mistakes:
+        raise ConfigError(document.mistakes)
+    return config
+
+
+def check_config(config: Config, name: str = "configuration") -> None:
+    """Check what holds between fields, for a configuration changed after it was read. Raises ConfigError."""
+    document = Document(name)
+    _apply_rules(config, document)
+    if document.mistakes:
+        raise ConfigError(document.mistakes)
+
+
+def preset_names() -> tuple[str, ...]:
+    """The configurations that come with the package."""
+    files = resources.files("gateway").joinpath("presets").iterdir()
+    return tuple(sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml")))
+
+
+def load_preset(name: str) -> Config:
+    """Raises ConfigError when there is no such preset."""
+    if name not in preset_names():
+        reason = f"no such preset; {nearest(name, preset_names())}"
+        raise ConfigError([Mistake("presets", None, (name,), reason)])
+    file = resources.files("gateway").joinpath("presets", f"{name}.yaml")
+    return parse_config(file.read_text(encoding="utf-8"), f"{name}.yaml")
+
+
+def config_schema() -> dict[str, Any]:
+    """The JSON schema of a configuration, for editors and other tools."""
+    return msgspec.json.schema(Config)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether nobody beyond this machine reaches `host`. A name other than localhost is not resolved: no."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _apply_rules(config: Config, document: Document) -> None:
+    """Note what is wrong between fields, except where a mistake in reading is the cause."""
+    faults = [fault for rule in _RULES for fault in rule(config) if not document.doubtful(fault[0])]
+    for path, reason in faults:
+        document.note(path, reason)
+
+
+def _tiers(config: Config) -> Iterator[_Fault]:
+    yield from _repeated((("tiers", i, "name"), tier.name) for i, tier in enumerate(config.tiers))
+    for i, tier in enumerate(config.tiers):
+        if tier.name == AUTO:
+            yield ("tiers", i, "name"), f"{AUTO} is reserved: it leaves the tier to the gateway"
+        if not tier.engines and not tier.remotes:
+            yield ("tiers", i), "needs at least one entry in engines or in remotes"
+
+
+def _engines(config: Config) -> Iterator[_Fault]:
+    for i, tier in enumerate(config.tiers):
+        for j, engine in enumerate(tier.engines):
+            if engine.max_model_len is not None and engine.max_model_len > engine.kv_tokens:
+                reason = f"{engine.max_model_len} tokens do not fit into kv_tokens, {engine.kv_tokens}"
+                yield ("tiers", i, "engines", j, "max_model_len"), reason
+
+
+def _tenants(config: Config) -> Iterator[_Fault]:
+    callers = list(_callers(config))
+    yield from _repeated(((*path, "name"), tenant.name) for path, tenant in callers)
+    for path, tenant in callers:
+        for i, tier in enumerate(tenant.tiers or ()):
+            yield from _unknown_tier(config, (*path, "tiers", i), tier)
+
+
+def _keys(config: Config) -> Iterator[_Fault]:
+    for attribute in ("prefix", "digest"):
+        yield from _repeated(
+            ((*path, "keys", i, attribute), getattr(key, attribute))
+            for path, tenant in _callers(config)
+            for i, key in enumerate(tenant.keys)
+        )
+
+
+def _anonymous(config: Config) -> Iterator[_Fault]:
+    if config.anonymous is None:
+        return
+    if config.anonymous.keys:
+        yield ("anonymous", "keys"), "must be empty: who has a key is a tenant"
+    if not is_loopback(config.server.host):
+        reason = "must be a loopback address while there is an anonymous tenant, or anyone could call"
+        yield ("server", "host"), reason
+
+
+def _aliases(config: Config) -> Iterator[_Fault]:
+    names = {AUTO, *(tier.name for tier in config.tiers)}
+    for alias, target in config.aliases.items():
+        if alias in names:
+            yield ("aliases", alias), "hides a model of the same name"
+        if target != AUTO:
+            yield from _unknown_tier(config, ("aliases", alias), target)
+
+
+_RULES: tuple[Callable[[Config], Iterator[_Fault]], ...] = (
+    _tiers,
+    _engines,
+    _tenants,
+    _keys,
+    _anonymous,
+    _aliases,
+)
+
+
+def _callers(config: Config) -> Iterator[tuple[strictyaml.Path, Tenant]]:
+    for i, tenant in enumerate(config.tenants):
+        yield ("tenants", i), tenant
+    if config.anonymous is not None:
+        yield ("anonymous",), config.anonymous
+
+
+def _unknown_tier(config: Config, path: strictyaml.Path, name: str) -> Iterator[_Fault]:
+    """Silent while a tier's own name is missing: it may be the one that is meant."""
+    names = [tier.name for tier in config.tiers]
+    if name and "" not in names and name not in names:
+        yield path, f"there is no tier {name}; {nearest(name, names)}"
+
+
+def _repeated(values: Iterable[tuple[strictyaml.Path, str]]) -> Iterator[_Fault]:
+    first: dict[str, strictyaml.Path] = {}
+    for path, value in values:
+        if value and first.setdefault(value, path) != path:
+            yield path, f"is the same as {strictyaml.dotted(first[value])}"
