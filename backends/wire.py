@@ -5,9 +5,12 @@ and get `Outputs` back, and a PUB socket, on which it publishes `Stored`, `Evict
 The engine sees token ids only. Nothing here is pickled, and an unknown field is refused.
 """
 
+from pathlib import Path
 from typing import Literal
 
 import msgspec
+
+MAX_SOCKET_PATH = 107  # sun_path of unix(7), less its final zero
 
 FinishReason = Literal["stop", "length", "abort", "deadline", "error"]
 
@@ -160,6 +163,20 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     max_waiting: int = 256  # beyond: refused as overloaded
     cores: int = 2  # threads when this engine works alone
     lease: str | None = None  # file shared by the engines of one host, see `backends.engine.lease`
+
+
+def socket_path(address: str) -> Path:
+    """The file behind an `ipc://` address.
+
+    Raises ValueError for any other transport: a `tcp://` wire would be open to everybody who can reach the
+    port until it has CURVE keys. Raises it too for a path longer than a Unix socket can have.
+    """
+    scheme, _, path = address.partition("://")
+    if scheme != "ipc" or not path.startswith("/"):
+        raise ValueError(f"address {address!r}: only ipc:///… works; tcp:// wires need CURVE keys")
+    if len(path.encode()) > MAX_SOCKET_PATH:
+        raise ValueError(f"address {address!r}: the path of a socket has at most {MAX_SOCKET_PATH} bytes")
+    return Path(path)
 
 
 def encode(message: Message) -> bytes:

@@ -1,0 +1,249 @@
+"""An engine's process: one thread that receives, steps, answers and publishes.
+
+While there is work it looks into its mailbox between two steps and never waits there; without work it sleeps in
+the kernel until a message comes, and uses no CPU. Everything that happens to an engine happens in this loop.
+"""
+
+import logging
+import os
+import secrets
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn, Protocol
+
+import msgspec
+import zmq
+
+from backends.engine.faults import Fault, fault_from
+from backends.engine.lease import Lease
+from backends.wire import (
+    Abort,
+    EngineConfig,
+    Event,
+    Evicted,
+    FromEngine,
+    Load,
+    Output,
+    Outputs,
+    Refused,
+    Snapshot,
+    Stored,
+    Submit,
+    Subscribe,
+    ToEngine,
+    decode_to_engine,
+    encode,
+    socket_path,
+)
+
+LOAD_INTERVAL = 0.1  # seconds between two Loads of a busy engine
+BURST = 256  # messages taken between two steps, so that a flood cannot keep the engine from stepping
+MAX_MESSAGE = 64 * 1024 * 1024  # bytes
+
+_log = logging.getLogger(__name__)
+
+
+class Steps(Protocol):
+    """What the loop needs of an engine; `backends.engine.engine.Engine` has it."""
+
+    @property
+    def has_work(self) -> bool: ...
+
+    def submit(self, sender: bytes, submit: Submit) -> Refused | None: ...
+
+    def abort(self, sender: bytes, id: str) -> None: ...
+
+    def abort_sender(self, sender: bytes) -> None: ...
+
+    def step(self) -> list[tuple[bytes, Output]]: ...
+
+    def cache_changes(self) -> tuple[list[bytes], list[bytes]]: ...
+
+    def cache_keys(self) -> list[bytes]: ...
+
+    def load(self) -> Load: ...
+
+
+class EngineLoop:
+    """Joins an engine to its sockets.
+
+    The ROUTER drops what it cannot deliver only after it has said so (ROUTER_MANDATORY): a sender that is gone has
+    its generations aborted. Its queues have no limit, since the answers are limited by what was asked for; with a
+    limit, one gateway that does not read would stop the answers to all others.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        engine: Steps,
+        set_threads: Callable[[int], None],
+        fault: Fault | None = None,
+    ) -> None:
+        """Raises OSError when the lease cannot be opened."""
+        self._config = config
+        self._engine = engine
+        self._set_threads = set_threads
+        self._fault = fault
+        self._lease = Lease(Path(config.lease), config.cores) if config.lease else None
+        self._threads = 0
+        self._incarnation = secrets.token_hex(8)
+        self._sequence = 0
+        self._snapshot_due = False
+        self._load: Load | None = None
+        self._load_time = 0.0
+        self._worked = False
+        self._context = zmq.Context()
+        self._router = self._context.socket(zmq.ROUTER)
+        self._events = self._context.socket(zmq.PUB)
+
+    def bind(self) -> None:
+        """Open both sockets, for this user alone. Raises ValueError on a bad address, zmq.ZMQError on one taken."""
+        self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._router.setsockopt(zmq.SNDHWM, 0)
+        self._router.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE)
+        for socket, address in ((self._router, self._config.address), (self._events, self._config.events)):
+            path = socket_path(address)
+            socket.setsockopt(zmq.LINGER, 0)
+            before = os.umask(0o177)
+            try:
+                socket.bind(address)
+            finally:
+                os.umask(before)
+            _log.debug("bound %s", path)
+
+    def close(self) -> None:
+        """Removes the sockets' files."""
+        self._context.destroy(linger=0)
+        if self._lease is not None:
+            self._lease.close()
+
+    def run(self) -> NoReturn:
+        """For ever. An exception out of the engine ends it."""
+        while True:
+            self._receive()
+            if self._engine.has_work:
+                self._step()
+            self._publish()
+
+    def _receive(self) -> None:
+        """Take what has arrived. With nothing to do, sleep until something does."""
+        if not self._engine.has_work:
+            if self._lease is not None:
+                self._lease.release()
+            self._router.poll()
+        for _ in range(BURST):
+            try:
+                frames = self._router.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._handle(frames)
+
+    def _handle(self, frames: Sequence[bytes]) -> None:
+        """A message that makes no sense is dropped; it can come from nobody whose answer we could save."""
+        try:
+            sender, body = frames
+            message = decode_to_engine(body)
+        except (ValueError, msgspec.MsgspecError) as error:
+            _log.warning("dropped a malformed message of %d frames: %s", len(frames), error)
+            return
+        self._apply(sender, message)
+
+    def _apply(self, sender: bytes, message: ToEngine) -> None:
+        match message:
+            case Submit():
+                refused = self._engine.submit(sender, message)
+                if refused is not None:
+                    self._answer(sender, refused)
+            case Abort(id=id):
+                self._engine.abort(sender, id)
+            case Subscribe():
+                self._snapshot_due = True
+
+    def _step(self) -> None:
+        self._share_cores()
+        outputs: dict[bytes, list[Output]] = defaultdict(list)
+        for sender, output in self._engine.step():
+            outputs[sender].append(output)
+        for sender, items in outputs.items():
+            self._answer(sender, Outputs(items))
+        if self._fault is not None:
+            self._fault.count(sum(len(output.ids) for items in outputs.values() for output in items))
+
+    def _share_cores(self) -> None:
+        threads = self._config.cores
+        if self._lease is not None:
+            self._lease.take()
+            threads = self._lease.threads()
+        if threads != self._threads:
+            self._set_threads(threads)
+            self._threads = threads
+
+    def _answer(self, sender: bytes, message: FromEngine) -> None:
+        try:
+            self._router.send_multipart([sender, encode(message)], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self._engine.abort_sender(sender)
+
+    def _publish(self) -> None:
+        """Tell the subscribers what has changed, or all there is when one of them asked."""
+        name = self._config.name
+        stored, evicted = self._engine.cache_changes()
+        if evicted:
+            self._sequence += 1
+            self._event(Evicted(engine=name, sequence=self._sequence, keys=evicted))
+        if stored:
+            self._sequence += 1
+            self._event(Stored(engine=name, sequence=self._sequence, keys=stored))
+        if self._snapshot_due:
+            self._event(self._snapshot())
+        self._report()
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(
+            engine=self._config.name,
+            incarnation=self._incarnation,
+            sequence=self._sequence,
+            block_size=self._config.block_size,
+            keys=self._engine.cache_keys(),
+        )
+
+    def _report(self) -> None:
+        """Publish the load: when asked, when the engine falls idle, else on change and not too often."""
+        works = self._engine.has_work
+        due = self._snapshot_due or (self._worked and not works)
+        self._worked, self._snapshot_due = works, False
+        now = time.monotonic()
+        if not due and now - self._load_time < LOAD_INTERVAL:
+            return
+        load = msgspec.structs.replace(self._engine.load(), incarnation=self._incarnation)
+        if due or load != self._load:
+            self._event(load)
+            self._load, self._load_time = load, now
+
+    def _event(self, event: Event) -> None:
+        self._events.send(encode(event))
+
+
+def serve(config: EngineConfig, engine: Steps, set_threads: Callable[[int], None]) -> NoReturn:
+    """Answer until SIGTERM or SIGINT, which end the process at once and cleanly (exit status 0).
+
+    Raises ValueError on a bad address or fault order, zmq.ZMQError when a socket cannot be bound.
+    """
+    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGINT, _leave)
+    loop = EngineLoop(config, engine, set_threads, fault_from(os.environ))
+    try:
+        loop.bind()
+        loop.run()
+    finally:
+        loop.close()
+
+
+def _leave(signum: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(0)

@@ -1,0 +1,164 @@
+"""The gateway's end of the wire: one connection to one life of an engine process.
+
+When the engine dies the link ends for good, with everything that was still on its way in either direction; whoever
+wants to talk to the next life makes a new link. So no message can reach an engine that it was not meant for.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import msgspec
+import zmq
+import zmq.asyncio
+from zmq.utils.monitor import recv_monitor_message
+
+from backends.wire import (
+    EngineConfig,
+    Event,
+    Evicted,
+    Load,
+    Outputs,
+    Refused,
+    Snapshot,
+    Stored,
+    Subscribe,
+    ToEngine,
+    decode_event,
+    decode_from_engine,
+    encode,
+    socket_path,
+)
+
+ASK_AGAIN = 0.1  # seconds without a snapshot after which it is asked for again
+
+_log = logging.getLogger(__name__)
+
+
+class EngineLost(Exception):
+    """The engine is not there, or not there any more."""
+
+
+class EventOrder:
+    """Which of an engine's events can be used, in the order in which they come. Pure."""
+
+    def __init__(self) -> None:
+        self.synced = False  # false until a snapshot, and after a gap
+        self._incarnation: str | None = None
+        self._sequence = 0
+
+    def accept(self, event: Event) -> bool:
+        """Whether to use it. Raises EngineLost when it comes from another life of the engine than those before."""
+        match event:
+            case Stored() | Evicted():
+                self.synced = self.synced and event.sequence == self._sequence + 1
+                self._sequence = event.sequence
+            case Snapshot():
+                self._same_life(event.incarnation)
+                self._sequence, self.synced = event.sequence, True
+            case Load():
+                self._same_life(event.incarnation)
+        return self.synced
+
+    def _same_life(self, incarnation: str) -> None:
+        if self._incarnation not in (None, incarnation):
+            raise EngineLost("the engine was restarted")
+        self._incarnation = incarnation
+
+
+class EngineLink:
+    """Sends to an engine, and calls back with what comes from it, in the event loop.
+
+    The first Load that `on_event` gets says that the engine is ready; a Snapshot has come just before it.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        on_answer: Callable[[Outputs | Refused], None],
+        on_event: Callable[[Event], None],
+    ) -> None:
+        """Raises ValueError on an address that is not `ipc://`."""
+        for address in (config.address, config.events):
+            socket_path(address)
+        self._name = config.name
+        self._on_answer = on_answer
+        self._on_event = on_event
+        self._order = EventOrder()
+        self._connected = asyncio.Event()
+        self._unsynced = asyncio.Event()
+        self._unsynced.set()
+        self._context = zmq.asyncio.Context()
+        self._commands = self._context.socket(zmq.DEALER)
+        self._commands.setsockopt(zmq.IMMEDIATE, 1)  # nothing waits in a queue for an engine to come
+        self._commands.setsockopt(zmq.SNDHWM, 0)  # so a refused send means: not connected
+        self._events = self._context.socket(zmq.SUB)
+        self._events.subscribe(b"")
+        self._monitor = self._commands.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+        )
+        self._events.connect(config.events)
+        self._commands.connect(config.address)
+
+    def send(self, message: ToEngine) -> None:
+        """Never waits. Raises EngineLost when no engine is connected."""
+        try:
+            sent = asyncio.ensure_future(self._commands.send(encode(message), zmq.NOBLOCK))
+            sent.result()  # it is done: NOBLOCK has sent or refused
+        except zmq.ZMQError as error:
+            raise EngineLost("the engine cannot be reached") from error
+
+    async def run(self) -> None:
+        """Serve the link; returns when the engine is lost. What a callback raises comes out in an ExceptionGroup."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for work in (self._watch, self._ask, self._read_answers, self._read_events):
+                    group.create_task(work())
+        except* EngineLost as lost:
+            _log.info("%s: %s", self._name, lost.exceptions[0])
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Idempotent. What the engine has not yet taken is dropped."""
+        self._context.destroy(linger=0)
+
+    async def _watch(self) -> None:
+        while True:
+            message = await recv_monitor_message(self._monitor)
+            if message["event"] == zmq.EVENT_DISCONNECTED:
+                raise EngineLost("the engine's process is gone")
+            self._connected.set()
+
+    async def _ask(self) -> None:
+        """Ask for a snapshot until one has come: the first may be sent before our subscription is known."""
+        await self._connected.wait()
+        while True:
+            await self._unsynced.wait()
+            self.send(Subscribe())
+            await asyncio.sleep(ASK_AGAIN)
+
+    async def _read_answers(self) -> None:
+        while True:
+            body = await self._commands.recv()
+            try:
+                answer = decode_from_engine(body)
+            except msgspec.MsgspecError as error:
+                _log.error("%s: dropped a malformed answer: %s", self._name, error)
+            else:
+                self._on_answer(answer)
+
+    async def _read_events(self) -> None:
+        await self._connected.wait()  # ready means ready for orders
+        while True:
+            body = await self._events.recv()
+            try:
+                event = decode_event(body)
+            except msgspec.MsgspecError as error:
+                _log.error("%s: dropped a malformed event: %s", self._name, error)
+                continue
+            if self._order.accept(event):
+                self._unsynced.clear()
+                self._on_event(event)
+            else:
+                self._unsynced.set()

@@ -1,0 +1,242 @@
+"""A replica in an engine process of our own, seen as a Backend: text out, token ids and messages hidden."""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import AsyncGenerator, Callable
+
+from backends.backend import (
+    BackendError,
+    DeadlineExceeded,
+    Delta,
+    Generation,
+    Overloaded,
+    Rejected,
+    Unavailable,
+    Usage,
+)
+from backends.link import EngineLink, EngineLost
+from backends.tokenizer import Detokenizer, TemplateError, Tokenizer
+from backends.wire import Abort, EngineConfig, Event, Load, Output, Outputs, Refused, Submit
+
+RECONNECT = 0.1  # seconds between the end of one link and the next
+GRACE = 1.0  # seconds that an engine may be late with "deadline" before it is taken to hang
+
+_log = logging.getLogger(__name__)
+
+Inbox = asyncio.Queue[Output | Refused | BackendError]
+
+
+class LocalBackend:
+    """Client of one engine process. Any number of generations run at once; the engine batches them."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        tokenizer: Tokenizer,
+        context_length: int,
+        on_event: Callable[[Event], None],
+        start_timeout: float = 10.0,
+    ) -> None:
+        """`config` as the engine was started with. `on_event` gets its cache events, without gaps, and its load.
+
+        A Snapshot comes first after each start of the engine, and again after events were lost.
+        """
+        self._config = config
+        self._tokenizer = tokenizer
+        self._context_length = context_length
+        self._on_event = on_event
+        self._start_timeout = start_timeout
+        self._inboxes: dict[str, Inbox] = {}
+        self._numbers = itertools.count()
+        self._link: EngineLink | None = None
+        self._ready = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        return self._config.name
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
+    @property
+    def context_length(self) -> int:
+        return self._context_length
+
+    @property
+    def available(self) -> bool:
+        """True from an engine's first answer until it is gone."""
+        return self._ready.is_set()
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._inboxes)
+
+    async def start(self) -> None:
+        """Connect; returns when the engine answers. Raises Unavailable when it does not in time."""
+        self._task = asyncio.create_task(self._keep_linked(), name=f"link to {self.name}")
+        try:
+            async with asyncio.timeout(self._start_timeout):
+                await self._ready.wait()
+        except TimeoutError:
+            await self.close()
+            raise Unavailable(f"engine {self.name} did not answer within {self._start_timeout:g} s") from None
+
+    async def close(self) -> None:
+        """Idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def stream(self, generation: Generation) -> AsyncGenerator[Delta, None]:
+        """As `backends.backend.Backend`. A delta comes when there is text; it may stand for several tokens."""
+        ids = await self._ids(generation)
+        answer = _Answer(self.name, len(ids), self._tokenizer.detokenizer())
+        id, inbox = self._open(generation, ids)
+        hung = self._expect_end(generation.timeout, inbox)
+        try:
+            while not answer.ended:
+                delta = answer.take(await inbox.get())
+                if delta is not None:
+                    yield delta
+        finally:
+            if hung is not None:
+                hung.cancel()
+            del self._inboxes[id]
+            if not answer.ended:
+                self._abort(id)
+
+    async def _ids(self, generation: Generation) -> list[int]:
+        if generation.ids is not None:
+            return generation.ids
+        try:
+            return await self._tokenizer.encode(generation.prompt)
+        except TemplateError as error:
+            raise Rejected(str(error), "invalid_prompt") from error
+
+    def _open(self, generation: Generation, ids: list[int]) -> tuple[str, Inbox]:
+        """Hand the work to the engine, under an id that is never used again, so that no late answer can be mistaken."""
+        if self._link is None or not self.available:
+            raise Unavailable(f"engine {self.name} is not running")
+        submit = Submit(
+            id=f"{generation.id}/{next(self._numbers)}",
+            prompt=ids,
+            sampling=generation.sampling,
+            salt=generation.salt,
+            priority=generation.priority,
+            timeout=generation.timeout,
+        )
+        try:
+            self._link.send(submit)
+        except EngineLost as lost:
+            raise Unavailable(f"engine {self.name} is not running") from lost
+        inbox = self._inboxes[submit.id] = Inbox()
+        return submit.id, inbox
+
+    def _expect_end(self, timeout: float | None, inbox: Inbox) -> asyncio.TimerHandle | None:
+        """The engine watches the deadline itself; this is for one that hangs."""
+        if timeout is None:
+            return None
+        error = DeadlineExceeded(f"engine {self.name} did not end in time")
+        return asyncio.get_running_loop().call_later(timeout + GRACE, inbox.put_nowait, error)
+
+    def _abort(self, id: str) -> None:
+        if self._link is not None:
+            with contextlib.suppress(EngineLost):  # then nothing runs there either
+                self._link.send(Abort(id=id))
+
+    async def _keep_linked(self) -> None:
+        """One link after the other, for ever: the supervisor sees to it that there is an engine again."""
+        while True:
+            try:
+                self._link = EngineLink(self._config, self._answer, self._event)
+                await self._link.run()
+            except Exception:
+                _log.exception("%s: the link failed", self.name)
+            finally:
+                self._lose()
+            await asyncio.sleep(RECONNECT)
+
+    def _lose(self) -> None:
+        self._link = None
+        self._ready.clear()
+        for inbox in self._inboxes.values():
+            inbox.put_nowait(Unavailable(f"engine {self.name} died"))
+
+    def _answer(self, message: Outputs | Refused) -> None:
+        if isinstance(message, Refused):
+            if (inbox := self._inboxes.get(message.id)) is not None:
+                inbox.put_nowait(message)
+            return
+        for output in message.items:
+            if (inbox := self._inboxes.get(output.id)) is not None:
+                inbox.put_nowait(output)
+            elif output.finish is None:
+                self._abort(output.id)  # nobody waits for it
+
+    def _event(self, event: Event) -> None:
+        if isinstance(event, Load):
+            self._ready.set()
+        try:
+            self._on_event(event)
+        except Exception:
+            _log.exception("%s: nobody could use a %s event", self.name, type(event).__name__)
+
+
+class _Answer:
+    """What one generation's outputs say, as deltas."""
+
+    def __init__(self, engine: str, prompt_tokens: int, detokenizer: Detokenizer) -> None:
+        self.ended = False  # whether the engine has said its last word
+        self._engine = engine
+        self._prompt_tokens = prompt_tokens
+        self._detokenizer = detokenizer
+        self._tokens = 0  # of the whole answer
+        self._untold = 0  # of these, not yet in a delta: their bytes are no whole character yet
+
+    def take(self, message: Output | Refused | BackendError) -> Delta | None:
+        """Raises BackendError where the generation has failed."""
+        if isinstance(message, BackendError):
+            raise message
+        if isinstance(message, Refused):
+            self.ended = True
+            raise _refusal(message)
+        self.ended = message.finish is not None
+        self._tokens += len(message.ids)
+        self._untold += len(message.ids)
+        return self._last(message) if self.ended else self._next(message)
+
+    def _next(self, output: Output) -> Delta | None:
+        text = self._detokenizer.push(output.ids)
+        if not text:
+            return None
+        tokens, self._untold = self._untold, 0
+        return Delta(text=text, tokens=tokens)
+
+    def _last(self, output: Output) -> Delta:
+        if output.finish == "error":
+            _log.error("%s: generation failed: %s", self._engine, output.error)
+            raise Unavailable(f"engine {self._engine} failed at this request", "engine_error")
+        if output.finish == "deadline":
+            raise DeadlineExceeded("the request's time is used up")
+        return Delta(
+            text=self._detokenizer.finish(output.ids, output.trim),
+            tokens=self._untold,
+            finish=output.finish,
+            usage=Usage(
+                prompt_tokens=self._prompt_tokens,
+                completion_tokens=self._tokens,
+                cached_tokens=output.cached,
+            ),
+            timings=output.timings,
+        )
+
+
+def _refusal(refused: Refused) -> BackendError:
+    if refused.code == "overloaded":
+        return Overloaded(refused.message)
+    return Rejected(refused.message, refused.code)

@@ -1,0 +1,281 @@
+"""Engine processes: started together, watched, started again when they die, stopped without a trace."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from backends.link import EngineLink
+from backends.tokenizer import Tokenizer, write_vocabulary
+from backends.wire import EngineConfig, Event, Load, socket_path
+
+READY_TIMEOUT = 120.0  # seconds that an engine has to load its model
+STOP_TIMEOUT = 2.0  # seconds from SIGTERM to SIGKILL
+FIRST_DELAY, LAST_DELAY = 0.2, 10.0  # seconds before a dead engine is started again, doubling
+LOG_TIMEOUT = 0.5  # seconds to read what a dead engine has left in its pipe
+STEADY = 60.0  # seconds of life after which the delay is the first one again
+TAIL = 20  # lines of an engine's last words that go into an error
+MAX_LINE = 64 * 1024  # bytes
+
+_log = logging.getLogger(__name__)
+
+
+class EngineStartError(RuntimeError):
+    """An engine did not come up. The message holds the reason and the last lines of its log, for the operator."""
+
+
+class Supervisor:
+    """The engines of one host. Use it as an asynchronous context manager, or call `start` and `stop`.
+
+    Engines run in sessions of their own, so that Ctrl-C in a terminal reaches only this process, and die with it,
+    however it ends. What they log comes out on stderr behind their name.
+    """
+
+    def __init__(
+        self,
+        configs: Sequence[EngineConfig],
+        *,
+        command: Sequence[str] = (sys.executable, "-m", "backends.engine"),
+        ready_timeout: float = READY_TIMEOUT,
+    ) -> None:
+        """`command` is followed by an engine's config file and `--parent PID`.
+
+        Raises ValueError where two engines share a name or an address, or an address is not `ipc://`.
+        """
+        for field in ("name", "address", "events"):
+            _check_unique(field, [getattr(config, field) for config in configs])
+        self._engines = [_Engine(config, command) for config in configs]
+        self._ready_timeout = ready_timeout
+        self._folder: Path | None = None
+        self._vocabularies: set[Path] = set()
+
+    @property
+    def restarts(self) -> Mapping[str, int]:
+        """By engine: how often it was started again."""
+        return {engine.config.name: engine.restarts for engine in self._engines}
+
+    @property
+    def pids(self) -> Mapping[str, int]:
+        """By engine: its process, for those that run."""
+        return {engine.config.name: engine.pid for engine in self._engines if engine.pid is not None}
+
+    async def start(self) -> None:
+        """Returns when every engine answers. Raises EngineStartError after stopping all of them again."""
+        try:
+            self._folder = Path(tempfile.mkdtemp(prefix="headrace-engines-"))
+            await self._write_vocabularies()
+            async with asyncio.TaskGroup() as group:
+                for number, engine in enumerate(self._engines):
+                    group.create_task(engine.start(self._folder / f"{number}.json", self._ready_timeout))
+        except BaseExceptionGroup as errors:
+            await self.stop()
+            raise errors.exceptions[0] from None
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """SIGTERM, and SIGKILL for those that stay. Leaves no process and no file. Idempotent."""
+        await asyncio.gather(*(engine.stop() for engine in self._engines))
+        while self._vocabularies:
+            self._vocabularies.pop().unlink(missing_ok=True)
+        if self._folder is not None:
+            shutil.rmtree(self._folder)
+            self._folder = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def _write_vocabularies(self) -> None:
+        """Engines know tokens as bytes only. A file that is there already is taken as it is."""
+        for engine in self._engines:
+            path = Path(engine.config.vocabulary)
+            if path.exists():
+                continue
+            self._vocabularies.add(path)
+            try:
+                await asyncio.to_thread(_write_vocabulary, Path(engine.config.model), path)
+            except (OSError, ValueError) as error:
+                raise EngineStartError(f"engine {engine.config.name}: no vocabulary: {error}") from error
+
+
+class _Engine:
+    """One engine's process, through all its lives."""
+
+    def __init__(self, config: EngineConfig, command: Sequence[str]) -> None:
+        self.config = config
+        self.restarts = 0
+        self._command = command
+        self._sockets = [socket_path(config.address), socket_path(config.events)]
+        self._file = Path()
+        self._process: asyncio.subprocess.Process | None = None
+        self._born = 0.0  # monotonic
+        self._reader: asyncio.Task[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._tail: deque[str] = deque(maxlen=TAIL)
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None or self._process.returncode is not None else self._process.pid
+
+    async def start(self, file: Path, timeout: float) -> None:
+        """Returns when it answers. Raises EngineStartError when it ends first or takes longer than `timeout` s."""
+        self._file = file
+        file.write_bytes(msgspec.json.encode(self.config))
+        process = await self._spawn()
+        ended = asyncio.create_task(process.wait())
+        ready = asyncio.create_task(_answers(self.config))
+        try:
+            await asyncio.wait((ended, ready), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                raise EngineStartError(await self._last_words(f"ended with {_status(ended.result())}"))
+            if not ready.done():
+                raise EngineStartError(await self._last_words(f"did not answer within {timeout:g} s"))
+            await ready
+        finally:
+            await _cancel(ended, ready)
+        self._keeper = asyncio.create_task(self._keep(), name=f"keeper of {self.config.name}")
+
+    async def stop(self) -> None:
+        await _cancel(self._keeper)
+        if self._process is not None:
+            await _end(self._process)
+        await self._read_out()
+        for path in self._sockets:
+            path.unlink(missing_ok=True)
+
+    async def _keep(self) -> None:
+        """Start it again whenever it dies."""
+        delay = FIRST_DELAY
+        while True:
+            lived = await self._until_dead()
+            delay = FIRST_DELAY if lived >= STEADY else delay
+            _log.error("engine %s is started again in %.1f s", self.config.name, delay)
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, LAST_DELAY)
+            self.restarts += 1
+            try:
+                await self._spawn()
+            except OSError:
+                _log.exception("engine %s cannot be started", self.config.name)
+
+    async def _until_dead(self) -> float:
+        """Seconds that it lived."""
+        if self._process is None:
+            return 0.0
+        status = await self._process.wait()
+        lived = time.monotonic() - self._born
+        _log.error("engine %s ended with %s after %.1f s", self.config.name, _status(status), lived)
+        return lived
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        await self._read_out()
+        self._process = None
+        self._born = time.monotonic()
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command,
+            str(self._file),
+            "--parent",
+            str(os.getpid()),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        self._reader = asyncio.create_task(self._read(self._process.stdout))
+        return self._process
+
+    async def _read(self, stream: asyncio.StreamReader) -> None:
+        """Pass the log on, line by line; a line without an end is cut."""
+        rest = b""
+        while chunk := await stream.read(MAX_LINE):
+            *lines, rest = (rest + chunk).split(b"\n")
+            if len(rest) > MAX_LINE:
+                lines, rest = [*lines, rest], b""
+            for line in lines:
+                self._tell(line)
+        if rest:
+            self._tell(rest)
+
+    def _tell(self, line: bytes) -> None:
+        text = line.decode(errors="replace")
+        self._tail.append(text)
+        print(f"[{self.config.name}] {text}", file=sys.stderr, flush=True)
+
+    async def _read_out(self) -> None:
+        """Wait for the rest of a dead process's log; not long, for a child of its own may keep the pipe open."""
+        if self._reader is not None:
+            await asyncio.wait((self._reader,), timeout=LOG_TIMEOUT)
+            await _cancel(self._reader)
+            self._reader = None
+
+    async def _last_words(self, what: str) -> str:
+        await self._read_out()
+        reason = next((line for line in reversed(self._tail) if line.strip()), "it said nothing")
+        return "\n  ".join([f"engine {self.config.name} {what}: {reason}", *self._tail])
+
+
+async def _answers(config: EngineConfig) -> None:
+    """Returns once the engine has told its load."""
+    heard = asyncio.Event()
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Load):
+            heard.set()
+
+    link = asyncio.create_task(EngineLink(config, lambda answer: None, on_event).run())
+    try:
+        await heard.wait()
+    finally:
+        await _cancel(link)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Ask it to go, then make it."""
+    for send in (process.terminate, process.kill):
+        with contextlib.suppress(ProcessLookupError, TimeoutError):
+            send()
+            async with asyncio.timeout(STOP_TIMEOUT):
+                await process.wait()
+                return
+    await process.wait()
+
+
+async def _cancel(*tasks: asyncio.Task[Any] | None) -> None:
+    running = [task for task in tasks if task is not None]
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+
+
+def _write_vocabulary(model: Path, path: Path) -> None:
+    write_vocabulary(Tokenizer(model), path)
+
+
+def _check_unique(field: str, values: Sequence[str]) -> None:
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(f"two engines have the {field} {value!r}")
+
+
+def _status(code: int) -> str:
+    return f"exit status {code}" if code >= 0 else signal.Signals(-code).name
