@@ -1,0 +1,138 @@
+"""The tiers of a configuration, brought to life: engine processes, remote servers, and what they report."""
+
+import asyncio
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from backends.backend import Backend
+from backends.catalogue import resolve
+from backends.local import LocalBackend
+from backends.remote import RemoteBackend
+from backends.supervisor import Supervisor
+from backends.tokenizer import Tokenizer
+from backends.wire import EngineConfig, Event, Evicted, Load, Snapshot, Stored
+from gateway.config import Config, Engine, Remote
+from gateway.metrics import Metrics
+from gateway.tiers import Replica, Tier
+from prefixcache.affinity import Affinity
+
+BLOCK_SIZE = 16
+
+
+class Fleet:
+    """Every replica of every tier. `start` brings all of them up side by side, `stop` leaves nothing behind."""
+
+    def __init__(self, config: Config, metrics: Metrics, affinity: Affinity) -> None:
+        """Raises ValueError naming a model that is not there."""
+        self._metrics = metrics
+        self._affinity = affinity
+        self._folder = Path(
+            tempfile.mkdtemp(prefix="headrace-")
+        )  # mode 0700: sockets, configs, the core lease
+        self._tokenizers: dict[Path, Tokenizer] = {}
+        self._engines: list[EngineConfig] = []
+        self._seen_restarts: dict[str, int] = {}
+        self.tiers = tuple(
+            Tier(
+                tier.name,
+                (
+                    *(self._engine(f"{tier.name}/{n}", engine) for n, engine in enumerate(tier.engines)),
+                    *(
+                        self._remote(f"{tier.name}/{len(tier.engines) + n}", remote)
+                        for n, remote in enumerate(tier.remotes)
+                    ),
+                ),
+                tier.price,
+            )
+            for tier in config.tiers
+        )
+        self._supervisor = Supervisor(self._engines)
+
+    @property
+    def backends(self) -> tuple[Backend, ...]:
+        return tuple(replica.backend for tier in self.tiers for replica in tier.replicas)
+
+    async def start(self) -> None:
+        """Raises EngineStartError with the engine's last words, Unavailable."""
+        try:
+            await self._supervisor.start()
+            await asyncio.gather(*(backend.start() for backend in self.backends))
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Idempotent."""
+        await asyncio.gather(*(backend.close() for backend in self.backends))
+        await self._supervisor.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _engine(self, name: str, engine: Engine) -> Replica:
+        folder = resolve(engine.model)
+        number = len(self._engines)
+        config = EngineConfig(
+            name=name,
+            model=str(folder),
+            address=f"ipc://{self._folder}/{number}.work",
+            events=f"ipc://{self._folder}/{number}.events",
+            vocabulary=f"{self._folder}/{number}.vocabulary",
+            dtype=engine.dtype,
+            device=engine.device,
+            block_size=BLOCK_SIZE,
+            kv_blocks=engine.kv_tokens // BLOCK_SIZE,
+            max_model_len=engine.max_model_len,
+            max_sequences=engine.max_sequences,
+            token_budget=engine.token_budget,
+            max_waiting=engine.max_waiting,
+            cores=engine.cores or os.cpu_count() or 1,
+            lease=f"{self._folder}/cores.lease",
+        )
+        self._engines.append(config)
+        backend = LocalBackend(config, self._tokenizer(folder), context_length(folder, engine), self._event)
+        return Replica(backend, engine.model, BLOCK_SIZE)
+
+    def _remote(self, name: str, remote: Remote) -> Replica:
+        key = os.environ.get(remote.api_key_env) if remote.api_key_env is not None else None
+        if remote.api_key_env is not None and not key:
+            raise ValueError(f"tier {name}: the environment variable {remote.api_key_env} is not set")
+        tokenizer = self._tokenizer(Path(remote.tokenizer)) if remote.tokenizer is not None else None
+        backend = RemoteBackend(
+            name=name,
+            url=remote.url,
+            model=remote.model,
+            kind=remote.kind,
+            api_key=key,
+            tokenizer=tokenizer,
+            context_length=remote.context_length,
+            connect_timeout=remote.connect_timeout,
+            read_timeout=remote.read_timeout,
+            max_in_flight=remote.max_in_flight,
+        )
+        return Replica(backend, remote.model)
+
+    def _tokenizer(self, folder: Path) -> Tokenizer:
+        if folder not in self._tokenizers:
+            self._tokenizers[folder] = Tokenizer(folder)
+        return self._tokenizers[folder]
+
+    def _event(self, event: Event) -> None:
+        match event:
+            case Snapshot():
+                self._affinity.snapshot(event.engine, event.sequence, event.keys)
+            case Stored():
+                self._affinity.stored(event.engine, event.sequence, event.keys)
+            case Evicted():
+                self._affinity.evicted(event.engine, event.sequence, event.keys)
+            case Load():
+                self._metrics.load(event)
+
+
+def context_length(folder: Path, engine: Engine) -> int:
+    """Tokens that the model was made for, the operator allows, and the KV cache holds: the least of these."""
+    described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    bounds = (described["max_position_embeddings"], engine.max_model_len, engine.kv_tokens)
+    return min(bound for bound in bounds if bound is not None)
