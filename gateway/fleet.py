@@ -5,20 +5,20 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
-from backends.backend import Backend
 from backends.catalogue import resolve
-from backends.local import LocalBackend
 from backends.remote import RemoteBackend
+from prefixcache.affinity import Affinity
+
+from backends.backend import Backend
+from backends.local import LocalBackend
 from backends.supervisor import Supervisor
 from backends.tokenizer import Tokenizer
 from backends.wire import EngineConfig, Event, Evicted, Load, Snapshot, Stored
 from gateway.config import Config, Engine, Remote
 from gateway.metrics import Metrics
 from gateway.tiers import Replica, Tier
-from prefixcache.affinity import Affinity
 
 BLOCK_SIZE = 16
 
