@@ -4,6 +4,8 @@ While there is work it looks into its mailbox between two steps and never waits 
 the kernel until a message comes, and uses no CPU. Everything that happens to an engine happens in this loop.
 """
 
+import argparse
+import ctypes
 import logging
 import os
 import secrets
@@ -43,6 +45,10 @@ from backends.wire import (
 LOAD_INTERVAL = 0.1  # seconds between two Loads of a busy engine
 BURST = 256  # messages taken between two steps, so that a flood cannot keep the engine from stepping
 MAX_MESSAGE = 64 * 1024 * 1024  # bytes
+SPIN_COUNT = (
+    2000  # of a waiting OpenMP thread: short, then it sleeps and leaves its core to the other engines
+)
+PR_SET_PDEATHSIG = 1
 
 _log = logging.getLogger(__name__)
 
@@ -96,28 +102,36 @@ class EngineLoop:
         self._load: Load | None = None
         self._load_time = 0.0
         self._worked = False
+        self._paths: list[Path] = []
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
         self._events = self._context.socket(zmq.PUB)
 
     def bind(self) -> None:
-        """Open both sockets, for this user alone. Raises ValueError on a bad address, zmq.ZMQError on one taken."""
+        """Open both sockets, for this user alone. What lies at their paths is replaced.
+
+        Raises ValueError on a bad address, zmq.ZMQError where no socket can be made.
+        """
         self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._router.setsockopt(zmq.SNDHWM, 0)
         self._router.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE)
-        for socket, address in ((self._router, self._config.address), (self._events, self._config.events)):
-            path = socket_path(address)
-            socket.setsockopt(zmq.LINGER, 0)
-            before = os.umask(0o177)
-            try:
+        before = os.umask(0o177)
+        try:
+            for socket, address in (
+                (self._router, self._config.address),
+                (self._events, self._config.events),
+            ):
+                path = socket_path(address)
                 socket.bind(address)
-            finally:
-                os.umask(before)
-            _log.debug("bound %s", path)
+                self._paths.append(path)
+        finally:
+            os.umask(before)
 
     def close(self) -> None:
-        """Removes the sockets' files."""
+        """Removes the sockets' files, which ZeroMQ leaves lying."""
         self._context.destroy(linger=0)
+        for path in self._paths:
+            path.unlink(missing_ok=True)
         if self._lease is not None:
             self._lease.close()
 
@@ -230,19 +244,54 @@ class EngineLoop:
         self._events.send(encode(event))
 
 
-def serve(config: EngineConfig, engine: Steps, set_threads: Callable[[int], None]) -> NoReturn:
-    """Answer until SIGTERM or SIGINT, which end the process at once and cleanly (exit status 0).
+def main(build: Callable[[EngineConfig], tuple[Steps, Callable[[int], None]]]) -> NoReturn:
+    """An engine process, from its command line `CONFIG.json [--parent PID]` to its end.
 
-    Raises ValueError on a bad address or fault order, zmq.ZMQError when a socket cannot be bound.
+    `build` makes the engine, and the function that sets how many threads it computes with. SIGTERM and SIGINT end
+    the process at once and cleanly, with exit status 0. Raises whatever keeps it from starting or running; the
+    interpreter then prints that and exits with status 1. With `--parent` it dies with that process.
     """
+    parser = argparse.ArgumentParser(description="Run one engine until a signal ends it.")
+    parser.add_argument("config", type=Path, help="JSON file, see backends.wire.EngineConfig")
+    parser.add_argument("--parent", type=int, help="the process to die with (Linux)")
+    options = parser.parse_args()
+    if options.parent is not None:
+        die_with(options.parent)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    config = msgspec.json.decode(options.config.read_bytes(), type=EngineConfig)
+    os.environ.update(thread_environment(config.cores))
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, _leave)
+    engine, set_threads = build(config)
     loop = EngineLoop(config, engine, set_threads, fault_from(os.environ))
     try:
         loop.bind()
         loop.run()
     finally:
         loop.close()
+
+
+def thread_environment(cores: int) -> dict[str, str]:
+    """How the thread pools of the numeric libraries behave in an engine; they never spin for long."""
+    return {
+        "OMP_NUM_THREADS": str(cores),
+        "GOMP_SPINCOUNT": str(SPIN_COUNT),
+        "MKL_NUM_THREADS": str(cores),
+        "NUMBA_NUM_THREADS": str(cores),
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+
+
+def die_with(parent: int) -> None:
+    """Be killed when `parent` ends, however it ends; see prctl(2), PR_SET_PDEATHSIG.
+
+    Raises SystemExit if it has ended already, OSError where the kernel refuses.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        raise SystemExit(f"process {parent}, which started this engine, is gone")
 
 
 def _leave(signum: int, frame: FrameType | None) -> NoReturn:

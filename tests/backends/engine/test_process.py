@@ -1,0 +1,425 @@
+"""The loop in a real process, over real sockets; only the engine behind it is a fake."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pytest
+import zmq
+
+from backends.wire import (
+    Abort,
+    EngineConfig,
+    Event,
+    Evicted,
+    FromEngine,
+    Load,
+    Message,
+    Output,
+    Outputs,
+    Refused,
+    Sampling,
+    Snapshot,
+    Stored,
+    Submit,
+    Subscribe,
+    decode_event,
+    decode_from_engine,
+    encode,
+    socket_path,
+)
+
+Start = Callable[..., subprocess.Popen[str]]
+EventType = TypeVar("EventType", bound=Event)
+
+
+class Client:
+    """A gateway's end of the wire, without any cleverness."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.context = zmq.Context()
+        self.commands = self.context.socket(zmq.DEALER)
+        self.commands.connect(config.address)
+        self.events = self.context.socket(zmq.SUB)
+        self.events.subscribe(b"")
+        self.events.connect(config.events)
+        self.commands.rcvtimeo = self.events.rcvtimeo = 5000
+
+    def send(self, message: Message) -> None:
+        self.commands.send(encode(message))
+
+    def submit(self, id: str, prompt: bytes, max_tokens: int) -> None:
+        self.send(Submit(id=id, prompt=list(prompt), sampling=Sampling(max_tokens=max_tokens)))
+
+    def answer(self) -> FromEngine:
+        return decode_from_engine(self.commands.recv())
+
+    def outputs(self, id: str) -> list[Output]:
+        """All of one generation; others' are dropped."""
+        found: list[Output] = []
+        while not found or found[-1].finish is None:
+            answer = self.answer()
+            assert isinstance(answer, Outputs)
+            found += [output for output in answer.items if output.id == id]
+        return found
+
+    def text(self, id: str) -> bytes:
+        return bytes(token for output in self.outputs(id) for token in output.ids)
+
+    def event(self, kind: type[EventType]) -> EventType:
+        while True:
+            event = decode_event(self.events.recv())
+            if isinstance(event, kind):
+                return event
+
+    def join(self) -> tuple[Snapshot, Load]:
+        """Subscribe until a snapshot comes; then its load is the next event."""
+        while True:
+            self.send(Subscribe())
+            if self.events.poll(100):
+                return self.event(Snapshot), self.event(Load)
+
+    def settle(self, holds: Callable[[Load], bool]) -> Load:
+        """The first load of which something holds."""
+        while not holds(load := self.event(Load)):
+            pass
+        return load
+
+
+@pytest.fixture
+def start(fake_command: list[str], runtime: Path) -> Iterator[Start]:
+    """Starts the process of an engine; its stdout and stderr are in `.stdout`."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(config: EngineConfig, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        file = runtime / f"{config.name.replace('/', '-')}.json"
+        file.write_bytes(msgspec.json.encode(config))
+        process = subprocess.Popen(
+            [*fake_command, str(file), *arguments],
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[[EngineConfig], Client]]:
+    made: list[Client] = []
+
+    def connect(config: EngineConfig) -> Client:
+        made.append(Client(config))
+        return made[-1]
+
+    yield connect
+    for client in made:
+        client.context.destroy(linger=0)
+
+
+@pytest.fixture
+def config(engine_config: Callable[..., EngineConfig]) -> EngineConfig:
+    return engine_config()
+
+
+@pytest.fixture
+def client(start: Start, connect: Callable[[EngineConfig], Client], config: EngineConfig) -> Client:
+    """Of an engine that runs."""
+    start(config)
+    client = connect(config)
+    client.join()
+    return client
+
+
+def test_one_message_a_step_holds_all_generations_of_a_sender(client: Client) -> None:
+    client.submit("a", b"abc", 60)
+    client.submit("b", b"xy", 60)
+    messages = [client.answer() for _ in range(50)]
+    assert any(
+        isinstance(message, Outputs) and [output.id for output in message.items] == ["a", "b"]
+        for message in messages
+    )
+
+
+def test_answers_go_to_their_sender_though_ids_are_equal(
+    client: Client, connect: Callable[[EngineConfig], Client], config: EngineConfig
+) -> None:
+    other = connect(config)
+    client.submit("a", b"mine", 8)
+    other.submit("a", b"yours", 10)
+    assert client.text("a") == b"minemine"
+    assert other.text("a") == b"yoursyours"
+
+
+def test_a_refusal_comes_back(client: Client) -> None:
+    client.submit("a", b"too long", 8)
+    assert client.answer() == Refused(id="a", code="context_length_exceeded", message="8 tokens of at most 7")
+
+
+def test_an_aborted_generation_says_no_more(client: Client) -> None:
+    client.submit("a", b"abc", 100_000)
+    client.answer()
+    client.send(Abort(id="a"))
+    client.send(Abort(id="unknown"))
+    assert client.settle(lambda load: load.running == 0)
+    while client.commands.poll(0):
+        client.answer()
+    assert not client.commands.poll(50)
+
+
+def test_work_of_a_sender_that_is_gone_is_aborted(
+    client: Client, connect: Callable[[EngineConfig], Client], config: EngineConfig
+) -> None:
+    gone = connect(config)
+    gone.submit("a", b"abc", 100_000)
+    gone.answer()
+    client.settle(lambda load: load.running == 1)
+    gone.context.destroy(linger=0)
+    client.settle(lambda load: load.running == 0)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [b""],
+        [b"garbage \xff\x00"],
+        [b"\xc1"],
+        [b"\x91" * 100_000],
+        [msgspec.msgpack.encode({"type": "Subscribe", "more": 1})],
+        [msgspec.msgpack.encode({"type": "Explode"})],
+        [msgspec.msgpack.encode({"type": "Submit", "id": "a", "prompt": ["x"], "sampling": {}})],
+        [encode(Subscribe()), b"one frame too many"],
+    ],
+    ids=["empty", "garbage", "reserved", "deep", "unknown field", "unknown type", "wrong types", "frames"],
+)
+def test_a_malformed_message_is_dropped(client: Client, frames: list[bytes]) -> None:
+    client.commands.send_multipart(frames)
+    client.submit("a", b"abc", 3)
+    assert client.text("a") == b"abc"
+
+
+def test_a_gateway_that_does_not_read_stops_nobody(
+    start: Start, connect: Callable[[EngineConfig], Client], engine_config: Callable[..., EngineConfig]
+) -> None:
+    config = engine_config(model="quick")
+    start(config)
+    deaf, client = connect(config), connect(config)
+    client.join()
+    deaf.submit("a", b"abc", 5000)  # more messages than the queues of both ends would hold by default
+    client.submit("b", b"xyz", 6000)
+    assert len(client.text("b")) == 6000
+    assert len(deaf.text("a")) == 5000
+
+
+def test_cache_events_have_growing_numbers_and_fit_the_snapshot(client: Client) -> None:
+    client.submit("a", b"first", 1)
+    assert client.event(Stored) == Stored(engine="e/0", sequence=1, keys=[b"first"])
+    for number, prompt in enumerate((b"second", b"third", b"fourth"), start=2):
+        client.submit("a", prompt, 1)
+        assert client.event(Stored).sequence == number
+    client.submit("a", b"fifth", 1)
+    assert client.event(Evicted) == Evicted(engine="e/0", sequence=5, keys=[b"first"])
+    assert client.event(Stored) == Stored(engine="e/0", sequence=6, keys=[b"fifth"])
+    client.send(Subscribe())
+    snapshot = client.event(Snapshot)
+    assert (snapshot.sequence, snapshot.block_size) == (6, 16)
+    assert snapshot.keys == [b"second", b"third", b"fourth", b"fifth"]
+
+
+def test_each_start_is_another_incarnation(
+    start: Start, connect: Callable[[EngineConfig], Client], config: EngineConfig
+) -> None:
+    seen = []
+    for _ in range(2):
+        process, client = start(config), connect(config)
+        snapshot, load = client.join()
+        assert snapshot.incarnation == load.incarnation
+        seen.append(load.incarnation)
+        process.terminate()
+        process.wait()
+    assert "" not in seen
+    assert seen[0] != seen[1]
+
+
+def test_load_is_told_while_working_and_when_falling_idle(client: Client) -> None:
+    client.submit("a", b"abc", 200)  # about 0.4 s
+    loads = [client.settle(lambda load: load.running == 1)]
+    while loads[-1].running:
+        loads.append(client.event(Load))
+    assert 2 <= len(loads) <= 50  # far fewer than steps
+    assert loads[-1].generation_tokens == 200
+    assert not client.events.poll(300)
+
+
+def test_idle_engines_use_no_cpu(
+    start: Start, connect: Callable[[EngineConfig], Client], config: EngineConfig
+) -> None:
+    process, client = start(config), connect(config)
+    client.join()
+    client.submit("a", b"abc", 3)
+    client.text("a")
+    client.settle(lambda load: load.running == 0)
+    before = cpu_seconds(process.pid)
+    time.sleep(2)
+    assert cpu_seconds(process.pid) - before < 0.05
+
+
+def test_sockets_are_for_this_user_alone(client: Client, config: EngineConfig) -> None:
+    for address in (config.address, config.events):
+        assert stat.S_IMODE(socket_path(address).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_at_once_and_leaves_nothing(
+    start: Start, connect: Callable[[EngineConfig], Client], config: EngineConfig, signum: int
+) -> None:
+    process, client = start(config), connect(config)
+    client.join()
+    client.submit("a", b"abc", 100_000)
+    client.answer()
+    process.send_signal(signum)
+    output, _ = process.communicate(timeout=2)
+    assert process.returncode == 0
+    assert "Traceback" not in output
+    assert not socket_path(config.address).exists()
+    assert not socket_path(config.events).exists()
+
+
+def test_a_bug_ends_it_loudly(
+    start: Start, connect: Callable[[EngineConfig], Client], config: EngineConfig
+) -> None:
+    process, client = start(config), connect(config)
+    client.join()
+    client.submit("a", b"crash", 1)
+    output, _ = process.communicate(timeout=5)
+    assert process.returncode == 1
+    assert "RuntimeError: the engine has a bug" in output
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"address": "tcp://127.0.0.1:5555"}, "tcp:// wires need CURVE keys"),
+        ({"events": "ipc://relative"}, "only ipc:///"),
+        ({"events": "ipc:///tmp/" + "x" * 200}, "at most 107 bytes"),
+        ({"lease": "/nowhere/lease"}, "No such file or directory: '/nowhere/lease'"),
+        ({"model": "broken"}, "model 'broken' has no weights"),
+    ],
+    ids=["tcp", "relative", "long", "lease", "model"],
+)
+def test_what_keeps_it_from_starting_is_said(
+    start: Start, engine_config: Callable[..., EngineConfig], changes: dict[str, str], reason: str
+) -> None:
+    process = start(engine_config(**changes))
+    output, _ = process.communicate(timeout=10)
+    assert process.returncode == 1
+    assert reason in output
+
+
+def test_it_dies_with_its_parent(config: EngineConfig, fake_command: list[str], runtime: Path) -> None:
+    file = runtime / "config.json"
+    file.write_bytes(msgspec.json.encode(config))
+    script = (
+        "import os, subprocess, sys;"
+        "engine = subprocess.Popen([*sys.argv[1:], '--parent', str(os.getpid())], stdout=subprocess.DEVNULL);"
+        "print(engine.pid, flush=True); engine.wait()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, *fake_command, str(file)], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        engine = int(parent.stdout.readline())
+        wait_until(socket_path(config.events).exists)
+        parent.kill()
+    wait_until(lambda: not running(engine))
+
+
+def test_a_parent_that_is_gone_already_is_noticed(start: Start, config: EngineConfig) -> None:
+    process = start(config, "--parent", "1")
+    output, _ = process.communicate(timeout=5)
+    assert process.returncode == 1
+    assert "process 1, which started this engine, is gone" in output
+
+
+def test_cores_are_shared_between_engines_that_work(
+    start: Start,
+    connect: Callable[[EngineConfig], Client],
+    engine_config: Callable[..., EngineConfig],
+    runtime: Path,
+) -> None:
+    lease = str(runtime / "lease")
+    configs = [engine_config(name, lease=lease, cores=2) for name in ("e/0", "e/1")]
+    processes = [start(config) for config in configs]
+    first, second = (connect(config) for config in configs)
+    first.join()
+    second.join()
+    first.submit("a", b"abc", 100_000)
+    assert processes[0].stdout is not None
+    assert processes[1].stdout is not None
+    assert processes[0].stdout.readline() == "threads 2\n"
+    second.submit("b", b"abc", 5)
+    assert processes[1].stdout.readline() == "threads 1\n"
+    assert processes[0].stdout.readline() == "threads 1\n"
+    assert processes[0].stdout.readline() == "threads 2\n"
+
+
+def test_fault_crash(start: Start, connect: Callable[[EngineConfig], Client], config: EngineConfig) -> None:
+    process, client = start(config, HEADRACE_FAULT="crash_after_tokens:3"), connect(config)
+    client.join()
+    client.submit("a", b"abc", 100)
+    assert process.wait(5) == -signal.SIGKILL
+
+
+def test_fault_stall(start: Start, connect: Callable[[EngineConfig], Client], config: EngineConfig) -> None:
+    process, client = start(config, HEADRACE_FAULT="stall_after_tokens:3"), connect(config)
+    client.join()
+    client.submit("a", b"abc", 100)
+    for _ in range(3):
+        client.answer()
+    assert not client.commands.poll(100)
+    assert process.poll() is None
+    process.terminate()
+    assert process.wait(2) == 0
+
+
+@pytest.mark.parametrize(
+    "order", ["explode", "crash_after_tokens", "crash_after_tokens:x", "stall_after_tokens:-1"]
+)
+def test_an_unknown_fault_is_refused(start: Start, config: EngineConfig, order: str) -> None:
+    process = start(config, HEADRACE_FAULT=order)
+    output, _ = process.communicate(timeout=5)
+    assert process.returncode == 1
+    assert f"HEADRACE_FAULT='{order}': expected crash_after_tokens:N" in output
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def running(pid: int) -> bool:
+    """Not for zombies, which nobody may reap where the tests run."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 5.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
