@@ -1,0 +1,142 @@
+"""The `vllm:*` series of the engines, from what they report of themselves and of their generations.
+
+Names and buckets are those of vLLM 0.33, so that its dashboards and Kubernetes inference gateways can read them.
+"""
+
+from collections.abc import Mapping
+from typing import get_args
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from backends.backend import Timings, Usage
+from backends.wire import FinishReason, Load
+
+LATENCY_BUCKETS = (
+    0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680,
+)  # fmt: skip
+FIRST_TOKEN_BUCKETS = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560,
+)  # fmt: skip
+PER_TOKEN_BUCKETS = (
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80,
+)  # fmt: skip
+
+# Fields of `Load` that count since the engine's start, as counters that outlive the engine.
+ENGINE_COUNTERS = {
+    "prefix_queries": ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache."),
+    "prefix_hits": ("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache."),
+    "prompt_tokens": ("vllm:prompt_tokens", "Prompt tokens of the requests that were run."),
+    "cached_tokens": ("vllm:prompt_tokens_cached", "Prompt tokens that were not computed again."),
+    "generation_tokens": ("vllm:generation_tokens", "Tokens generated."),
+    "preemptions": ("vllm:num_preemptions", "Sequences that lost their blocks to others."),
+    "steps": ("headrace_engine_steps", "Steps of the engine."),
+    "step_tokens": ("headrace_engine_step_tokens", "Tokens run in all steps."),
+    "step_rows": ("headrace_engine_step_rows", "Rows run in all steps."),
+}
+ENGINE_TIMES = {
+    "first_token": ("vllm:time_to_first_token_seconds", FIRST_TOKEN_BUCKETS, "From arrival to the first token."),
+    "per_token": (
+        "vllm:request_time_per_output_token_seconds", PER_TOKEN_BUCKETS, "Mean time per token after the first.",
+    ),
+    "whole": ("vllm:e2e_request_latency_seconds", LATENCY_BUCKETS, "From arrival to the last token."),
+    "queue": ("vllm:request_queue_time_seconds", LATENCY_BUCKETS, "From arrival to the first step."),
+    "prefill": ("vllm:request_prefill_time_seconds", LATENCY_BUCKETS, "From the first step to the first token."),
+    "decode": ("vllm:request_decode_time_seconds", LATENCY_BUCKETS, "From the first to the last token."),
+    "inference": ("vllm:request_inference_time_seconds", LATENCY_BUCKETS, "From the first step to the last token."),
+}  # fmt: skip
+ENGINE_LABELS = ("model_name", "engine")
+
+
+class EngineMetrics:
+    """The series of engines, whose own counters begin again at 0 with each start of their process."""
+
+    def __init__(self, registry: CollectorRegistry, engines: Mapping[str, str]) -> None:
+        self.names = tuple(engines)
+        self._models = dict(engines)
+        self._seen: dict[str, Load] = {}
+        self._running = Gauge(
+            "vllm:num_requests_running", "Sequences in the batch.", ENGINE_LABELS, registry=registry
+        )
+        self._waiting = Gauge(
+            "vllm:num_requests_waiting", "Sequences in the queue.", ENGINE_LABELS, registry=registry
+        )
+        self._usage = Gauge(
+            "vllm:kv_cache_usage_perc", "Share of KV blocks in use by sequences, 0 to 1.", ENGINE_LABELS,
+            registry=registry,
+        )  # fmt: skip
+        self._config = Gauge(
+            "vllm:cache_config_info", "The KV cache: 1, with its measures as labels.",
+            (*ENGINE_LABELS, "block_size", "num_gpu_blocks"), registry=registry,
+        )  # fmt: skip
+        self._finished = Counter(
+            "vllm:request_success", "Requests ended, by reason.", (*ENGINE_LABELS, "finished_reason"),
+            registry=registry,
+        )  # fmt: skip
+        self._counters = {
+            field: Counter(name, text, ENGINE_LABELS, registry=registry)
+            for field, (name, text) in ENGINE_COUNTERS.items()
+        }
+        self._times = {
+            key: Histogram(name, text, ENGINE_LABELS, buckets=buckets, registry=registry)
+            for key, (name, buckets, text) in ENGINE_TIMES.items()
+        }
+        for engine in engines:
+            self._start_at_zero(engine)
+
+    def _start_at_zero(self, engine: str) -> None:
+        self.idle(engine)
+        for series in (*self._counters.values(), *self._times.values()):
+            series.labels(self._models[engine], engine)
+        for reason in get_args(FinishReason):
+            self._finished.labels(self._models[engine], engine, reason)
+
+    def cache_config(self, engine: str, block_size: int, blocks: int) -> None:
+        self._config.labels(self._models[engine], engine, str(block_size), str(blocks)).set(1)
+
+    def idle(self, engine: str) -> None:
+        """Nothing runs in an engine that is not there. Names that are no engine's are ignored."""
+        if engine in self._models:
+            for gauge in (self._running, self._waiting, self._usage):
+                gauge.labels(self._models[engine], engine).set(0)
+
+    def load(self, load: Load) -> None:
+        labels = (self._models[load.engine], load.engine)
+        self._running.labels(*labels).set(load.running)
+        self._waiting.labels(*labels).set(load.waiting)
+        used = load.blocks_total - load.blocks_free - load.blocks_cached
+        self._usage.labels(*labels).set(used / load.blocks_total if load.blocks_total else 0)
+        before = self._seen.get(load.engine)
+        if before is not None and before.incarnation != load.incarnation:
+            before = None
+        for field, counter in self._counters.items():
+            counter.labels(*labels).inc(getattr(load, field) - (getattr(before, field) if before else 0))
+        for reason in get_args(FinishReason):
+            seen = before.finished.get(reason, 0) if before else 0
+            self._finished.labels(*labels, reason).inc(load.finished.get(reason, 0) - seen)
+        self._seen[load.engine] = load
+
+    def generation(self, engine: str, usage: Usage, timings: Timings) -> None:
+        labels = (self._models[engine], engine)
+        for key, seconds in durations(timings, usage.completion_tokens).items():
+            self._times[key].labels(*labels).observe(seconds)
+
+
+def durations(timings: Timings, tokens: int) -> dict[str, float]:
+    """Seconds by key of `ENGINE_TIMES`, of the stages that a generation of `tokens` tokens has reached."""
+    spans = {
+        "first_token": (timings.arrived, timings.first_token),
+        "whole": (timings.arrived, timings.finished),
+        "queue": (timings.arrived, timings.scheduled),
+        "prefill": (timings.scheduled, timings.first_token),
+        "decode": (timings.first_token, timings.finished),
+        "inference": (timings.scheduled, timings.finished),
+    }
+    # The clock is the wall's, which may be set back.
+    seconds = {
+        key: max(0.0, end - begin)
+        for key, (begin, end) in spans.items()
+        if begin is not None and end is not None
+    }
+    if "decode" in seconds and tokens > 1:
+        seconds["per_token"] = seconds["decode"] / (tokens - 1)
+    return seconds

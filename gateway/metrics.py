@@ -1,0 +1,262 @@
+"""What `/metrics` shows: `vllm:*` series of the engines, `headrace_*` series of the gateway.
+
+OpenTelemetry refuses names with a colon, hence prometheus_client, and of its formats text 0.0.4 alone: its OpenMetrics
+turns the colon of a sample's name into an underscore. Every series is there, at 0, from the first scrape. Label
+values come from the configuration or from a closed set; whatever else is called "other".
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import product
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
+from prometheus_client.registry import Collector
+
+from backends.backend import Backend, Timings, Usage
+from backends.wire import Load
+from gateway.engine_metrics import FIRST_TOKEN_BUCKETS, LATENCY_BUCKETS, PER_TOKEN_BUCKETS, EngineMetrics
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+OTHER = "other"
+NO_TIER = "none"  # of requests that ended before a tier was chosen
+NO_ERROR = "none"
+ANSWERING = ("chat", "completions")
+ENDPOINTS = (*ANSWERING, "models")
+ROUTE_REASONS = ("classifier", "requested", "failover")
+ABORT_REASONS = ("client", "engine", "upstream", "deadline", "drain")
+LIMIT_DECISIONS = (
+    ("all", "allow"),
+    ("all", "degraded"),
+    ("requests", "deny"),
+    ("tokens", "deny"),
+    ("parallel", "deny"),
+)
+STORES = ("limits", "sessions")
+TOKEN_KINDS = ("prompt", "cached", "completion")
+STREAM_ERRORS = ("engine_died", "engine_error", "upstream_eof", "deadline_exceeded")
+MAX_ERROR_CODES = 64  # distinct ones; codes are ours, so this is only reached by a mistake
+
+CLASSIFIER_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 1)
+LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
+
+
+class Metrics:
+    """All series of one gateway, on a registry of its own."""
+
+    def __init__(self, tiers: Sequence[str], engines: Mapping[str, str], tenants: Sequence[str]) -> None:
+        """`engines`: by name ("7b/0") the model; `tenants`: names from the configuration, with the anonymous one."""
+        self._registry = CollectorRegistry()
+        self._engines = EngineMetrics(self._registry, engines)
+        self._tiers = frozenset(tiers)
+        self._backends: list[Backend] = []
+        self._codes = {NO_ERROR, *STREAM_ERRORS}
+        self._make_request_series()
+        self._make_state_series()
+        self._start_at_zero(tiers, tenants)
+
+    def _make_request_series(self) -> None:
+        make = self._registry
+        self._requests = Counter(
+            "headrace_requests", "Requests ended; error_code also tells of streams that broke after a status of 200.",
+            ("endpoint", "tier", "status", "error_code"), registry=make,
+        )  # fmt: skip
+        self._routes = Counter(
+            "headrace_route_decisions", "Tiers chosen, and by what.", ("tier", "reason"), registry=make
+        )
+        self._aborts = Counter(
+            "headrace_stream_aborts",
+            "Streams that ended before their answer did.",
+            ("reason",),
+            registry=make,
+        )
+        self._limits = Counter(
+            "headrace_ratelimit_decisions",
+            "Reservations taken or refused.",
+            ("limit", "decision"),
+            registry=make,
+        )
+        self._tokens = Counter(
+            "headrace_tokens", "Tokens used; `cached` ones are part of `prompt`.", ("tenant", "tier", "kind"),
+            registry=make,
+        )  # fmt: skip
+        self._classifier = Histogram(
+            "headrace_classifier_seconds",
+            "Time of one assessment.",
+            buckets=CLASSIFIER_BUCKETS,
+            registry=make,
+        )
+        self._first_token = Histogram(
+            "headrace_time_to_first_token_seconds", "From a request's arrival to the first text of its answer.",
+            ("tier",), buckets=FIRST_TOKEN_BUCKETS, registry=make,
+        )  # fmt: skip
+        self._per_token = Histogram(
+            "headrace_time_per_output_token_seconds", "Mean time per token after the first text of an answer.",
+            ("tier",), buckets=PER_TOKEN_BUCKETS, registry=make,
+        )  # fmt: skip
+        self._seconds = Histogram(
+            "headrace_request_seconds", "From a request's arrival to its end, errors included.",
+            ("tier",), buckets=LATENCY_BUCKETS, registry=make,
+        )  # fmt: skip
+
+    def _make_state_series(self) -> None:
+        make = self._registry
+        self._inflight = Gauge(
+            "headrace_backend_inflight", "Generations that this gateway has running there.", ("backend",),
+            registry=make,
+        )  # fmt: skip
+        self._up = Gauge(
+            "headrace_backend_up", "1 where an attempt now has a chance.", ("backend",), registry=make
+        )
+        self._restarts = Counter(
+            "headrace_engine_restarts", "Starts of an engine after its first.", ("engine",), registry=make
+        )
+        self._lag = Histogram(
+            "headrace_event_loop_lag_seconds", "How late the gateway's event loop runs a timer.",
+            buckets=LAG_BUCKETS, registry=make,
+        )  # fmt: skip
+        self._draining = Gauge(
+            "headrace_draining", "1 while the gateway takes no new requests.", registry=make
+        )
+        self._stores = Gauge(
+            "headrace_state_backend_up", "0 where the last operation found the store not answering.", ("kind",),
+            registry=make,
+        )  # fmt: skip
+
+    def _start_at_zero(self, tiers: Sequence[str], tenants: Sequence[str]) -> None:
+        _touch(self._requests, ENDPOINTS, [NO_TIER], ["200"], [NO_ERROR])
+        _touch(self._requests, ANSWERING, tiers, ["200"], [NO_ERROR, *STREAM_ERRORS])
+        _touch(self._routes, tiers, ROUTE_REASONS)
+        _touch(self._aborts, ABORT_REASONS)
+        _touch(self._tokens, tenants, tiers, TOKEN_KINDS)
+        _touch(self._first_token, tiers)
+        _touch(self._per_token, tiers)
+        _touch(self._seconds, [*tiers, NO_TIER])
+        _touch(self._restarts, self._engines.names)
+        for decision in LIMIT_DECISIONS:
+            self._limits.labels(*decision)
+        for kind in STORES:
+            self._stores.labels(kind).set(1)
+
+    def render(self) -> bytes:
+        """Everything in text 0.0.4; send it as `CONTENT_TYPE`, whatever the client would accept."""
+        for backend in self._backends:
+            self._inflight.labels(backend.name).set(backend.in_flight)
+            self._up.labels(backend.name).set(backend.available)
+            if not backend.available:
+                self._engines.idle(backend.name)
+        return generate_latest(_WithoutCreationTimes(self._registry))
+
+    def watch(self, backend: Backend) -> None:
+        """Show this backend's generations and whether it is available, as they are when a scrape comes."""
+        self._backends.append(backend)
+
+    def cache_config(self, engine: str, block_size: int, blocks: int) -> None:
+        """What `vllm:cache_config_info` says of an engine. Raises KeyError for an unknown one."""
+        self._engines.cache_config(engine, block_size, blocks)
+
+    def load(self, load: Load) -> None:
+        """What an engine says of itself. Raises KeyError for an unknown engine."""
+        self._engines.load(load)
+
+    def generation(self, engine: str, usage: Usage, timings: Timings | None) -> None:
+        """The times of a generation that ended by itself. Nothing is known of remote servers' insides."""
+        if timings is not None:
+            self._engines.generation(engine, usage, timings)
+
+    def restarts(self, engine: str, total: int) -> None:
+        """How often this engine was started again since the gateway began."""
+        counter = self._restarts.labels(engine)
+        counter.inc(total - _value(counter))
+
+    def request(self, endpoint: str, tier: str | None, status: int, code: str | None, seconds: float) -> None:
+        """A request's end. `code`: of the error, also one that broke a stream whose status was 200."""
+        name = self._tier(tier)
+        self._requests.labels(_among(endpoint, ENDPOINTS), name, str(status), self._code(code)).inc()
+        self._seconds.labels(name).observe(seconds)
+
+    def answered(self, tier: str, first_text: float, seconds: float, tokens: int) -> None:
+        """A complete answer of `tokens` tokens: seconds to its first text, and to its end."""
+        self._first_token.labels(self._tier(tier)).observe(first_text)
+        if tokens > 1:
+            self._per_token.labels(self._tier(tier)).observe((seconds - first_text) / (tokens - 1))
+
+    def route(self, tier: str, reason: str) -> None:
+        """`reason`: one of `ROUTE_REASONS`."""
+        self._routes.labels(self._tier(tier), _among(reason, ROUTE_REASONS)).inc()
+
+    def aborted(self, reason: str) -> None:
+        """`reason`: one of `ABORT_REASONS`."""
+        self._aborts.labels(_among(reason, ABORT_REASONS)).inc()
+
+    def classified(self, seconds: float) -> None:
+        self._classifier.observe(seconds)
+
+    def limit(self, limit: str, decision: str) -> None:
+        """One of `LIMIT_DECISIONS`: who refused, or that all agreed (`degraded`: by this gateway's own counts)."""
+        known = (limit, decision) in LIMIT_DECISIONS
+        self._limits.labels(*((limit, decision) if known else (OTHER, OTHER))).inc()
+
+    def tokens(self, tenant: str, tier: str, usage: Usage) -> None:
+        """`tenant`: a name from the configuration."""
+        counts = (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
+        for kind, count in zip(TOKEN_KINDS, counts, strict=True):
+            self._tokens.labels(tenant, self._tier(tier), kind).inc(count)
+
+    def state_backend(self, kind: str, *, up: bool) -> None:
+        """Whether the store of this `kind` (one of `STORES`) answered."""
+        self._stores.labels(_among(kind, STORES)).set(up)
+
+    def draining(self, on: bool) -> None:
+        self._draining.set(on)
+
+    def lag(self, seconds: float) -> None:
+        self._lag.observe(seconds)
+
+    def _tier(self, tier: str | None) -> str:
+        if tier is None:
+            return NO_TIER
+        return tier if tier in self._tiers else OTHER
+
+    def _code(self, code: str | None) -> str:
+        if code is None:
+            return NO_ERROR
+        if code not in self._codes and len(self._codes) >= MAX_ERROR_CODES:
+            return OTHER
+        self._codes.add(code)
+        return code
+
+
+async def measure_lag(metrics: Metrics, interval: float = 0.1) -> None:
+    """Run as a task: each `interval` seconds, how late the event loop is."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + interval
+        await asyncio.sleep(interval)
+        metrics.lag(max(0.0, loop.time() - due))
+
+
+class _WithoutCreationTimes(Collector):
+    """A registry's metrics less the `_created` samples, which double the page and which nobody reads."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterable[Metric]:
+        for metric in self._registry.collect():
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            yield metric
+
+
+def _touch(series: Counter | Histogram, *values: Iterable[str]) -> None:
+    """Make every combination of label values, so that a first event is seen as a rise from 0."""
+    for labels in product(*values):
+        series.labels(*labels)
+
+
+def _among(value: str, known: Collection[str]) -> str:
+    return value if value in known else OTHER
+
+
+def _value(counter: Counter) -> float:
+    return next(sample.value for metric in counter.collect() for sample in metric.samples)
