@@ -7,7 +7,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
 
 from classifier.model import Classifier
 from prefixcache.affinity import Affinity
@@ -18,30 +17,19 @@ from classifier import Assessment
 from gateway import cascade
 from gateway.answer import AnswerStream, Epilogue
 from gateway.cascade import Attempt
-from gateway.config import Price, Server
+from gateway.config import Server
 from gateway.errors import ApiError
 from gateway.metering import Charge, Meter
 from gateway.metrics import Metrics
 from gateway.prompts import Encoded, encode
 from gateway.recall import Memory, Recalled
-from gateway.request import Answer, Request, Route
+from gateway.request import Answer, Card, Request, Route
 from gateway.routing import NoRoute, Policy, Signals, TierSignals, choose, fits
 from gateway.telemetry import Traces
 from gateway.tiers import Replica, Tier
 from gateway.window import within_context
 
 AUTO = "auto"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """What `/v1/models` and `/readyz` say of a tier. `models`: what its replicas serve."""
-
-    name: str
-    models: tuple[str, ...]
-    context_length: int
-    price: Price
-    ready: bool
 
 
 class Dispatcher:

@@ -1,4 +1,4 @@
-"""What the dialects and the dispatcher say to each other: `Request`, `Assessment`, `Route`, `Answer`."""
+"""What the dialects and the dispatcher say to each other: `Request`, `Route`, `Answer`, `Card`."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 
 from backends.backend import Delta, Prompt
 from classifier import Assessment
-from gateway.config import Tenant
+from gateway.config import Price, Tenant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,3 +65,14 @@ class Answer:
     session: str | None
     headers: dict[str, str] = field(default_factory=dict)  # x-headrace-*, x-ratelimit-*, x-session-id
     deltas: Deltas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """What `/v1/models` and `/readyz` say of a tier. `models`: what its replicas serve."""
+
+    name: str
+    models: tuple[str, ...]
+    context_length: int
+    price: Price
+    ready: bool
