@@ -23,18 +23,29 @@ class Epilogue:
     attempt: Attempt
     prompt_tokens: int
     started: float  # time.monotonic() at the request's arrival
+    first_text: float  # seconds from there to the first delta
     meter: Meter
     memory: Memory
     metrics: Metrics
 
     async def __call__(self, last: Delta | None, text: str, tokens: int) -> None:
         """`last`: the final delta, None when the answer was cut short after `tokens` tokens."""
-        usage = (last and last.usage) or Usage(prompt_tokens=self.prompt_tokens, completion_tokens=tokens)
+        usage = last.usage if last is not None else None
+        if usage is None:
+            usage = Usage(prompt_tokens=self.prompt_tokens, completion_tokens=tokens)
         await self.meter.settle(self.charge, usage.prompt_tokens + usage.completion_tokens)
+        self._measure(last, usage)
         tier = self.attempt.tier.name
-        self.metrics.tokens(self.request.tenant.name, tier, usage)
         turn = Turn(role="assistant", content=text, tier=tier, partial=last is None)
         await self.memory.remember(self.request, self.recalled, turn)
+
+    def _measure(self, last: Delta | None, usage: Usage) -> None:
+        tier = self.attempt.tier.name
+        self.metrics.tokens(self.request.tenant.name, tier, usage)
+        if last is not None:
+            seconds = time.monotonic() - self.started
+            self.metrics.generation(self.attempt.replica.name, usage, last.timings)
+            self.metrics.answered(tier, self.first_text, seconds, usage.completion_tokens)
 
 
 class AnswerStream:

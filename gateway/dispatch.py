@@ -219,6 +219,8 @@ class Dispatcher:
         encoded: Encoded,
         started: float,
     ) -> Answer:
+        if attempt.tier.name != route.order[0]:
+            self._metrics.route(attempt.tier.name, "failover")
         epilogue = Epilogue(
             request=request,
             recalled=recalled,
@@ -226,6 +228,7 @@ class Dispatcher:
             attempt=attempt,
             prompt_tokens=encoded.length(attempt.replica),
             started=started,
+            first_text=time.monotonic() - started,
             meter=self._meter,
             memory=self._memory,
             metrics=self._metrics,

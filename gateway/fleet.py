@@ -35,7 +35,6 @@ class Fleet:
         )  # mode 0700: sockets, configs, the core lease
         self._tokenizers: dict[Path, Tokenizer] = {}
         self._engines: list[EngineConfig] = []
-        self._seen_restarts: dict[str, int] = {}
         self.tiers = tuple(
             Tier(
                 tier.name,
@@ -51,6 +50,10 @@ class Fleet:
             for tier in config.tiers
         )
         self._supervisor = Supervisor(self._engines)
+        for backend in self.backends:
+            metrics.watch(backend)
+        for engine in self._engines:
+            metrics.cache_config(engine.name, engine.block_size, engine.kv_blocks)
 
     @property
     def backends(self) -> tuple[Backend, ...]:
@@ -129,6 +132,16 @@ class Fleet:
                 self._affinity.evicted(event.engine, event.sequence, event.keys)
             case Load():
                 self._metrics.load(event)
+                self._metrics.restarts(event.engine, self._supervisor.restarts[event.engine])
+
+
+def engine_models(config: Config) -> dict[str, str]:
+    """The model of each engine replica, by the name that the fleet gives it."""
+    return {
+        f"{tier.name}/{number}": engine.model
+        for tier in config.tiers
+        for number, engine in enumerate(tier.engines)
+    }
 
 
 def context_length(folder: Path, engine: Engine) -> int:

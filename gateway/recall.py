@@ -7,6 +7,7 @@ from sessions.window import merge
 
 from backends.prompt import ChatMessage
 from gateway.errors import ApiError
+from gateway.metrics import Metrics
 from gateway.request import Request
 from sessions import Session, SessionConflict, SessionNotFound, SessionStore, SessionStoreUnavailable, Turn
 
@@ -35,8 +36,9 @@ class Recalled:
 class Memory:
     """The session store, with its errors in the words of the API."""
 
-    def __init__(self, store: SessionStore) -> None:
+    def __init__(self, store: SessionStore, metrics: Metrics) -> None:
         self._store = store
+        self._metrics = metrics
 
     async def recall(self, request: Request) -> Recalled:
         """Raises ApiError 404 for an unknown or foreign id, 503 when the store does not answer."""
@@ -52,7 +54,8 @@ class Memory:
         except SessionNotFound:
             raise _not_found() from None
         except SessionStoreUnavailable as error:
-            raise _unavailable() from error
+            raise self._unavailable() from error
+        self._metrics.state_backend("sessions", up=True)
         new = merge(session.turns, incoming)
         return Recalled(session=session, turns=session.turns + new, new=new)
 
@@ -63,7 +66,7 @@ class Memory:
         try:
             return replace(recalled, session=await self._store.create(request.tenant.name))
         except SessionStoreUnavailable as error:
-            raise _unavailable() from error
+            raise self._unavailable() from error
 
     async def remember(self, request: Request, recalled: Recalled, answer: Turn) -> None:
         """Append what was said; a turn that came first stays, and this one follows it.
@@ -87,18 +90,19 @@ class Memory:
         except SessionNotFound:
             logger.info("session: deleted while request %s ran", request.id)
         except SessionStoreUnavailable as error:
+            self._metrics.state_backend("sessions", up=False)
             logger.error("session: the turns of request %s are not stored: %s", request.id, error)
+
+    def _unavailable(self) -> ApiError:
+        self._metrics.state_backend("sessions", up=False)
+        return ApiError(
+            503,
+            "The session store does not answer.",
+            type="server_error",
+            code="session_store_unavailable",
+            headers={"retry-after": "1"},
+        )
 
 
 def _not_found() -> ApiError:
     return ApiError(404, "x-session-id: no such session", code="session_not_found", param="x-session-id")
-
-
-def _unavailable() -> ApiError:
-    return ApiError(
-        503,
-        "The session store does not answer.",
-        type="server_error",
-        code="session_store_unavailable",
-        headers={"retry-after": "1"},
-    )
