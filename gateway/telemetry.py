@@ -1,0 +1,367 @@
+"""One trace per request, from the client's call to the engine's steps, and one line in the log.
+
+Spans:  POST /v1/chat/completions            server
+        ├── headrace.recall … headrace.route  see `gateway.dispatch`
+        └── chat 7b                           an attempt, with GenAI attributes
+            ├── engine.queue                  made from the times that the engine reports
+            ├── engine.prefill
+            └── engine.decode
+
+The log is JSON, a line per event, on stderr. Neither spans nor log lines ever hold prompt text, stop strings, or the messages of exceptions: an error is its code.
+Only W3C trace context comes in and goes out, no baggage. A client cannot force its trace to be sampled: the decision
+hangs on the trace id alone, so that all parts of a trace agree.
+"""
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from datetime import UTC, datetime
+
+import msgspec
+from opentelemetry import context as otel_context
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import SpanLimits, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
+from opentelemetry.trace import (
+    NoOpTracer,
+    Span,
+    SpanKind,
+    StatusCode,
+    Tracer,
+    format_span_id,
+    format_trace_id,
+)
+from opentelemetry.trace import set_span_in_context as within_span
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import AttributeValue
+
+from backends.backend import BackendError, Delta, Generation, Timings, Usage
+from gateway.config import Telemetry
+from gateway.errors import ApiError
+from gateway.tiers import Replica
+
+MAX_QUEUE = 4096  # spans waiting for the collector; the oldest are dropped beyond
+MAX_BATCH = 512
+EXPORT_EVERY = 1.0  # seconds
+EXPORT_TIMEOUT = 5.0  # seconds for one batch, with its retries
+FLUSH_TIMEOUT = 2.0  # seconds that stopping waits for a collector
+MAX_ATTRIBUTE_LENGTH = 1024
+MAX_INT = 2**63 - 1  # of OTLP; a larger one would cost its whole batch
+
+PROVIDER = "headrace"
+OPT_IN = "gen_ai_latest_experimental"
+# The GenAI semantic conventions: names in v1.36, and in the latest version, which OPT_IN asks for.
+GEN_AI = {
+    "operation": ("gen_ai.operation.name", "gen_ai.operation.name"),
+    "provider": ("gen_ai.system", "gen_ai.provider.name"),
+    "tier": ("gen_ai.request.model", "gen_ai.request.model"),
+    "max_tokens": ("gen_ai.request.max_tokens", "gen_ai.request.max_tokens"),
+    "temperature": ("gen_ai.request.temperature", "gen_ai.request.temperature"),
+    "top_p": ("gen_ai.request.top_p", "gen_ai.request.top_p"),
+    "top_k": ("gen_ai.request.top_k", "gen_ai.request.top_k"),
+    "seed": ("gen_ai.request.seed", "gen_ai.request.seed"),
+    "id": ("gen_ai.response.id", "gen_ai.response.id"),
+    "model": ("gen_ai.response.model", "gen_ai.response.model"),
+    "finish": ("gen_ai.response.finish_reasons", "gen_ai.response.finish_reasons"),
+    "first_chunk": ("headrace.time_to_first_chunk", "gen_ai.response.time_to_first_chunk"),
+    "prompt_tokens": ("gen_ai.usage.input_tokens", "gen_ai.usage.input_tokens"),
+    "completion_tokens": ("gen_ai.usage.output_tokens", "gen_ai.usage.output_tokens"),
+    "cached_tokens": ("headrace.cached_tokens", "gen_ai.usage.cache_read.input_tokens"),
+}
+
+# Libraries whose lines name addresses, or are one per request beside ours.
+TALKATIVE = ("httpx", "httpcore", "urllib3", "opentelemetry", "asyncio")
+
+Attributes = dict[str, AttributeValue]
+_requests = logging.getLogger("headrace.request")
+
+
+class Traces:
+    """Where spans are made. Without a collector they are not: then a client's trace context is only passed on."""
+
+    def __init__(self, config: Telemetry) -> None:
+        self._provider: TracerProvider | None = None
+        self._exporter: OTLPSpanExporter | None = None
+        self._tracer: Tracer = NoOpTracer()
+        self._propagator = TraceContextTextMapPropagator()
+        latest = OPT_IN in os.environ.get("OTEL_SEMCONV_STABILITY_OPT_IN", "").split(",")
+        self._names = {key: names[latest] for key, names in GEN_AI.items()}
+        if config.otlp_endpoint is not None:
+            self._export(config, config.otlp_endpoint)
+
+    def _export(self, config: Telemetry, endpoint: str) -> None:
+        self._exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces", timeout=EXPORT_TIMEOUT)
+        self._provider = TracerProvider(
+            sampler=TraceIdRatioBased(config.sample_ratio),
+            resource=Resource.create({SERVICE_NAME: config.service_name}),
+            span_limits=SpanLimits(max_attribute_length=MAX_ATTRIBUTE_LENGTH),
+            shutdown_on_exit=False,
+        )
+        self._provider.add_span_processor(
+            BatchSpanProcessor(
+                self._exporter,
+                max_queue_size=MAX_QUEUE,
+                schedule_delay_millis=EXPORT_EVERY * 1000,
+                max_export_batch_size=MAX_BATCH,
+            )
+        )
+        self._tracer = self._provider.get_tracer(PROVIDER)
+
+    async def close(self) -> None:
+        """Send what is left, for `FLUSH_TIMEOUT` seconds at most. Idempotent."""
+        await asyncio.to_thread(self._shut_down)
+
+    def _shut_down(self) -> None:
+        provider, exporter = self._provider, self._exporter
+        self._provider = self._exporter = None
+        if provider is None or exporter is None:
+            return
+        # The SDK's own waiting has no limit below 30 s; a daemon thread does not hold the process up.
+        flushing = threading.Thread(target=provider.shutdown, name="flush of traces", daemon=True)
+        flushing.start()
+        flushing.join(FLUSH_TIMEOUT)
+        if flushing.is_alive():
+            exporter.shutdown()  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def request(self, method: str, route: str, headers: Mapping[str, str]) -> Iterator["RequestSpan"]:
+        """The span of a whole request, around everything that is done for it, its stream included.
+
+        `route`: a path of ours, not what the client has typed; `headers`: with names in lower case.
+        """
+        with self._tracer.start_as_current_span(
+            f"{method} {route}",
+            context=self._propagator.extract(headers, Context()),
+            kind=SpanKind.SERVER,
+            attributes={"http.request.method": method, "http.route": route},
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            with _marking(span):
+                yield RequestSpan(span)
+
+    @contextmanager
+    def span(self, name: str, **attributes: AttributeValue) -> Iterator[Span]:
+        """A stage of the request; `attributes` get the prefix `headrace.`."""
+        with self._tracer.start_as_current_span(
+            name,
+            attributes={f"headrace.{key}": value for key, value in attributes.items()},
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            with _marking(span):
+                yield span
+
+    def attempt(self, tier: str, replica: Replica, generation: Generation) -> AsyncGenerator[Delta, None]:
+        """What the replica streams, in a span of its own; the trace context goes along.
+
+        The span's parent is the span that is current now, not when the first delta is asked for.
+        """
+        return self._attempt(tier, replica, generation, otel_context.get_current())
+
+    async def _attempt(
+        self, tier: str, replica: Replica, generation: Generation, parent: Context
+    ) -> AsyncGenerator[Delta, None]:
+        # Never the current span: a generator runs in the contexts of whoever pulls it.
+        operation = "text_completion" if generation.prompt.text is not None else "chat"
+        span = self._tracer.start_span(f"{operation} {tier}", context=parent, kind=SpanKind.CLIENT)
+        if span.is_recording():
+            span.set_attributes(self._asked(operation, tier, replica, generation))
+        follower = _Follower(span, self._names, within_span(span, parent), self._tracer)
+        try:
+            with _marking(span):
+                traced = msgspec.structs.replace(generation, traceparent=traceparent(span))
+                async with aclosing(replica.backend.stream(traced)) as deltas:
+                    async for delta in deltas:
+                        follower.see(delta)
+                        yield delta
+        finally:
+            follower.end()
+
+    def _asked(self, operation: str, tier: str, replica: Replica, generation: Generation) -> Attributes:
+        sampling = generation.sampling
+        values: Attributes = {
+            "operation": operation,
+            "provider": PROVIDER,
+            "tier": tier,
+            "model": replica.model,
+            "id": generation.id,
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+        }
+        if sampling.top_k:
+            values["top_k"] = sampling.top_k
+        if sampling.seed <= MAX_INT:
+            values["seed"] = sampling.seed
+        return {self._names[key]: value for key, value in values.items()} | {
+            "headrace.tier": tier,
+            "headrace.replica": replica.name,
+        }
+
+
+class RequestSpan:
+    """The span of a request, as the middleware sees it."""
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    @property
+    def trace_id(self) -> str | None:
+        """32 hexadecimal digits; None where nothing is traced."""
+        context = self._span.get_span_context()
+        return format_trace_id(context.trace_id) if context.is_valid else None
+
+    def answered(self, status: int, code: str | None = None) -> None:
+        """`code`: of the error, also of one that broke a stream whose status was 200."""
+        self._span.set_attribute("http.response.status_code", status)
+        if code is not None:
+            self._span.set_attribute("error.type", code)
+        if status >= 500 or (status < 400 and code is not None):
+            self._span.set_status(StatusCode.ERROR)
+
+
+class _Follower:
+    """Watches the deltas of one attempt and says on its span what came of it."""
+
+    def __init__(self, span: Span, names: Mapping[str, str], inside: Context, tracer: Tracer) -> None:
+        self._span = span
+        self._names = names
+        self._inside = inside
+        self._tracer = tracer
+        self._started = time.monotonic()
+        self._begun = False
+        self._finished = False
+
+    def see(self, delta: Delta) -> None:
+        if not self._span.is_recording():
+            return
+        if not self._begun:
+            self._begun = True
+            self._span.set_attribute(self._names["first_chunk"], time.monotonic() - self._started)
+        if delta.finish is not None:
+            self._finish(delta)
+
+    def _finish(self, delta: Delta) -> None:
+        self._finished = True
+        self._span.set_attribute(self._names["finish"], [delta.finish or ""])
+        if delta.usage is not None:
+            for key in ("prompt_tokens", "completion_tokens", "cached_tokens"):
+                self._span.set_attribute(self._names[key], getattr(delta.usage, key))
+        if delta.timings is not None:
+            self._stages(delta.timings)
+
+    def _stages(self, times: Timings) -> None:
+        stages = (
+            ("engine.queue", times.arrived, times.scheduled),
+            ("engine.prefill", times.scheduled, times.first_token),
+            ("engine.decode", times.first_token, times.finished),
+        )
+        for name, begin, end in stages:
+            if begin is not None and end is not None:
+                stage = self._tracer.start_span(name, context=self._inside, start_time=_nanoseconds(begin))
+                stage.end(_nanoseconds(end))
+
+    def end(self) -> None:
+        if self._span.is_recording():
+            self._span.set_attribute("headrace.complete", self._finished)
+        self._span.end()
+
+
+@contextmanager
+def _marking(span: Span) -> Iterator[None]:
+    """Mark the span with what is raised, by code or type: a message may hold what the client has sent."""
+    try:
+        yield
+    except (GeneratorExit, asyncio.CancelledError):
+        raise  # whoever asked is gone; nothing has failed
+    except BaseException as error:
+        known = error.code if isinstance(error, BackendError | ApiError) else None
+        span.set_attribute("error.type", known or type(error).__name__)
+        span.set_status(StatusCode.ERROR)
+        raise
+
+
+def traceparent(span: Span) -> str | None:
+    """The W3C header that makes this span a parent elsewhere; None where nothing is traced."""
+    context = span.get_span_context()
+    if not context.is_valid:
+        return None
+    return (
+        f"00-{format_trace_id(context.trace_id)}-{format_span_id(context.span_id)}-{context.trace_flags:02x}"
+    )
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * 1e9)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per record: time, level, logger, message, and what `log_request` adds."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "headrace", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line).decode()
+
+
+def configure_logging(level: str) -> None:
+    """Send every logger's lines to stderr as JSON. `level`: as in `gateway.config.Telemetry`. May be repeated."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    for name in TALKATIVE:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def log_request(
+    *,
+    request_id: str,
+    trace_id: str | None,
+    endpoint: str,
+    status: int,
+    seconds: float,
+    code: str | None = None,
+    tenant: str | None = None,
+    tier: str | None = None,
+    reason: str | None = None,
+    session: str | None = None,
+    usage: Usage | None = None,
+    first_text: float | None = None,
+) -> None:
+    """The one line of a request, at its end. Times in seconds; what is not known is left out.
+
+    `reason`: of the route, in words; `first_text`: from the request's arrival to the first text of the answer.
+    """
+    fields = {
+        "request_id": request_id,
+        "trace_id": trace_id,
+        "endpoint": endpoint,
+        "tenant": tenant,
+        "tier": tier,
+        "reason": reason,
+        "session": session,
+        "status": status,
+        "code": code,
+        "prompt_tokens": usage and usage.prompt_tokens,
+        "cached_tokens": usage and usage.cached_tokens,
+        "completion_tokens": usage and usage.completion_tokens,
+        "first_text": None if first_text is None else round(first_text, 6),
+        "seconds": round(seconds, 6),
+    }
+    known = {key: value for key, value in fields.items() if value is not None}
+    _requests.info("request", extra={"headrace": known})
