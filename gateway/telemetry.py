@@ -7,9 +7,9 @@ Spans:  POST /v1/chat/completions            server
             ├── engine.prefill
             └── engine.decode
 
-The log is JSON, a line per event, on stderr. Neither spans nor log lines ever hold prompt text, stop strings, or the messages of exceptions: an error is its code.
-Only W3C trace context comes in and goes out, no baggage. A client cannot force its trace to be sampled: the decision
-hangs on the trace id alone, so that all parts of a trace agree.
+The log is JSON on stderr, one line per event. Neither spans nor log lines ever hold prompt text, stop strings, or the
+messages of exceptions: an error is its code. Only W3C trace context comes in and goes out, no baggage. A client cannot
+force its trace to be sampled: the decision hangs on the trace id alone, so that all parts of a trace agree.
 """
 
 import asyncio
@@ -339,7 +339,6 @@ def log_request(
     tenant: str | None = None,
     tier: str | None = None,
     reason: str | None = None,
-    session: str | None = None,
     usage: Usage | None = None,
     first_text: float | None = None,
 ) -> None:
@@ -354,7 +353,6 @@ def log_request(
         "tenant": tenant,
         "tier": tier,
         "reason": reason,
-        "session": session,
         "status": status,
         "code": code,
         "prompt_tokens": usage and usage.prompt_tokens,
