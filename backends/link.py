@@ -89,6 +89,7 @@ class EngineLink:
         self._unsynced = asyncio.Event()
         self._unsynced.set()
         self._context = zmq.asyncio.Context()
+        self._context.linger = 0
         self._commands = self._context.socket(zmq.DEALER)
         self._commands.setsockopt(zmq.IMMEDIATE, 1)  # nothing waits in a queue for an engine to come
         self._commands.setsockopt(zmq.SNDHWM, 0)  # so a refused send means: not connected
@@ -121,7 +122,7 @@ class EngineLink:
 
     def close(self) -> None:
         """Idempotent. What the engine has not yet taken is dropped."""
-        self._context.destroy(linger=0)
+        self._context.destroy()
 
     async def _watch(self) -> None:
         while True:

@@ -146,7 +146,8 @@ class _Engine:
         try:
             await asyncio.wait((ended, ready), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             if ended.done():
-                raise EngineStartError(await self._last_words(f"ended with {_status(ended.result())}"))
+                what = f"ended with {_status(ended.result())} before it answered"
+                raise EngineStartError(await self._last_words(what))
             if not ready.done():
                 raise EngineStartError(await self._last_words(f"did not answer within {timeout:g} s"))
             await ready

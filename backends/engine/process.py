@@ -14,7 +14,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn, Protocol
 
 import msgspec
@@ -102,13 +101,13 @@ class EngineLoop:
         self._load: Load | None = None
         self._load_time = 0.0
         self._worked = False
-        self._paths: list[Path] = []
         self._context = zmq.Context()
+        self._context.linger = 0  # of its sockets: an engine that ends waits for nobody
         self._router = self._context.socket(zmq.ROUTER)
         self._events = self._context.socket(zmq.PUB)
 
     def bind(self) -> None:
-        """Open both sockets, for this user alone. What lies at their paths is replaced.
+        """Open both sockets, for this user alone. What lies at their paths is replaced; nobody removes them here.
 
         Raises ValueError on a bad address, zmq.ZMQError where no socket can be made.
         """
@@ -121,19 +120,10 @@ class EngineLoop:
                 (self._router, self._config.address),
                 (self._events, self._config.events),
             ):
-                path = socket_path(address)
+                socket_path(address)
                 socket.bind(address)
-                self._paths.append(path)
         finally:
             os.umask(before)
-
-    def close(self) -> None:
-        """Removes the sockets' files, which ZeroMQ leaves lying."""
-        self._context.destroy(linger=0)
-        for path in self._paths:
-            path.unlink(missing_ok=True)
-        if self._lease is not None:
-            self._lease.close()
 
     def run(self) -> NoReturn:
         """For ever. An exception out of the engine ends it."""
@@ -178,6 +168,7 @@ class EngineLoop:
                 self._snapshot_due = True
 
     def _step(self) -> None:
+        self._worked = True
         self._share_cores()
         outputs: dict[bytes, list[Output]] = defaultdict(list)
         for sender, output in self._engine.step():
@@ -229,9 +220,9 @@ class EngineLoop:
 
     def _report(self) -> None:
         """Publish the load: when asked, when the engine falls idle, else on change and not too often."""
-        works = self._engine.has_work
-        due = self._snapshot_due or (self._worked and not works)
-        self._worked, self._snapshot_due = works, False
+        fell_idle = self._worked and not self._engine.has_work
+        due = self._snapshot_due or fell_idle
+        self._worked, self._snapshot_due = self._engine.has_work, False
         now = time.monotonic()
         if not due and now - self._load_time < LOAD_INTERVAL:
             return
@@ -247,9 +238,11 @@ class EngineLoop:
 def main(build: Callable[[EngineConfig], tuple[Steps, Callable[[int], None]]]) -> NoReturn:
     """An engine process, from its command line `CONFIG.json [--parent PID]` to its end.
 
-    `build` makes the engine, and the function that sets how many threads it computes with. SIGTERM and SIGINT end
-    the process at once and cleanly, with exit status 0. Raises whatever keeps it from starting or running; the
-    interpreter then prints that and exits with status 1. With `--parent` it dies with that process.
+    `build` makes the engine, and the function that sets how many threads it computes with. Raises whatever keeps it
+    from starting or running; the interpreter then prints that and exits with status 1. With `--parent` it dies with
+    that process.
+    SIGTERM and SIGINT keep their default effect: they end the process at once, whatever it computes. A handler of our
+    own would wait for the end of a long kernel, and a signal just before the loop falls asleep would be lost.
     """
     parser = argparse.ArgumentParser(description="Run one engine until a signal ends it.")
     parser.add_argument("config", type=Path, help="JSON file, see backends.wire.EngineConfig")
@@ -260,15 +253,11 @@ def main(build: Callable[[EngineConfig], tuple[Steps, Callable[[int], None]]]) -
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     config = msgspec.json.decode(options.config.read_bytes(), type=EngineConfig)
     os.environ.update(thread_environment(config.cores))
-    signal.signal(signal.SIGTERM, _leave)
-    signal.signal(signal.SIGINT, _leave)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # instead of a KeyboardInterrupt
     engine, set_threads = build(config)
     loop = EngineLoop(config, engine, set_threads, fault_from(os.environ))
-    try:
-        loop.bind()
-        loop.run()
-    finally:
-        loop.close()
+    loop.bind()
+    loop.run()
 
 
 def thread_environment(cores: int) -> dict[str, str]:
@@ -292,7 +281,3 @@ def die_with(parent: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent:
         raise SystemExit(f"process {parent}, which started this engine, is gone")
-
-
-def _leave(signum: int, frame: FrameType | None) -> NoReturn:
-    raise SystemExit(0)

@@ -5,6 +5,7 @@ one token a step, until `max_tokens`. Some prompts are orders, see `submit` and 
 see `build`. It prints how many threads it is told to use.
 """
 
+import signal
 import time
 from collections.abc import Callable
 
@@ -123,7 +124,15 @@ def build(config: EngineConfig) -> tuple[FakeEngine, Callable[[int], None]]:
         case "broken":
             raise ValueError("model 'broken' has no weights")
         case "stuck":
+            print("loading for a minute", flush=True)
             time.sleep(60)
+        case "slow":
+            time.sleep(0.5)
+        case "chatty":
+            print("hello")
+            print("x" * 300_000, flush=True)
+        case "deaf":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return FakeEngine(config), lambda threads: print("threads", threads, flush=True)
 
 

@@ -1,0 +1,331 @@
+"""Streams from real processes over real sockets; the engine behind them is the fake one, in one test the real one."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, suppress
+from pathlib import Path
+
+import pytest
+
+from backends.backend import (
+    BackendError,
+    DeadlineExceeded,
+    Delta,
+    Generation,
+    Overloaded,
+    Prompt,
+    Rejected,
+    Sampling,
+    Unavailable,
+)
+from backends.link import EngineLost, EventOrder
+from backends.local import LocalBackend
+from backends.supervisor import Supervisor
+from backends.tokenizer import Tokenizer
+from backends.wire import EngineConfig, Event, Evicted, Load, Snapshot, Stored, Timings
+
+ENDLESS = 100_000  # tokens
+
+
+class Rig:
+    """An engine process under a supervisor, and as many backends on it as a test wants."""
+
+    def __init__(self, config: EngineConfig, supervisor: Supervisor, tokenizer: Tokenizer) -> None:
+        self.config = config
+        self.supervisor = supervisor
+        self.tokenizer = tokenizer
+        self.backends: list[LocalBackend] = []
+        self.events: list[Event] = []
+
+    async def connect(self) -> LocalBackend:
+        backend = LocalBackend(self.config, self.tokenizer, 8192, self.events.append)
+        self.backends.append(backend)
+        await backend.start()
+        return backend
+
+    def signal(self, signum: int) -> None:
+        os.kill(self.supervisor.pids[self.config.name], signum)
+
+    @property
+    def running(self) -> int:
+        """Generations in the engine, as it said last."""
+        return next(event.running for event in reversed(self.events) if isinstance(event, Load))
+
+
+@pytest.fixture
+async def rig(
+    engine_config: Callable[..., EngineConfig], fake_command: list[str], byte_model: Path
+) -> AsyncIterator[Rig]:
+    config = engine_config()
+    async with Supervisor([config], command=fake_command) as supervisor:
+        rig = Rig(config, supervisor, Tokenizer(byte_model))
+        yield rig
+        for backend in rig.backends:
+            await backend.close()
+
+
+@pytest.fixture
+async def backend(rig: Rig) -> LocalBackend:
+    return await rig.connect()
+
+
+def generation(text: str, max_tokens: int = 20, id: str = "g", timeout: float | None = None) -> Generation:
+    return Generation(
+        id=id,
+        prompt=Prompt(text=text),
+        ids=list(text.encode()),
+        sampling=Sampling(max_tokens=max_tokens),
+        timeout=timeout,
+    )
+
+
+async def run(backend: LocalBackend, work: Generation) -> list[Delta]:
+    async with aclosing(backend.stream(work)) as stream:
+        return [delta async for delta in stream]
+
+
+async def fail(backend: LocalBackend, work: Generation) -> BackendError:
+    with pytest.raises(BackendError) as error:
+        await run(backend, work)
+    return error.value
+
+
+async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+async def test_deltas_add_up_to_the_answer(backend: LocalBackend) -> None:
+    deltas = await run(backend, generation("abc", 7))
+    assert "".join(delta.text for delta in deltas) == "abcabca"
+    assert sum(delta.tokens for delta in deltas) == 7
+    assert all(delta.finish is None and delta.usage is None for delta in deltas[:-1])
+    last = deltas[-1]
+    assert last.finish == "length"
+    assert last.usage is not None
+    assert (last.usage.prompt_tokens, last.usage.completion_tokens, last.usage.cached_tokens) == (3, 7, 2)
+    assert last.timings == Timings(arrived=1.0, finished=2.0)
+    assert backend.in_flight == 0
+
+
+async def test_a_delta_holds_whole_characters(backend: LocalBackend) -> None:
+    deltas = await run(backend, generation("😀ž", 12))
+    assert [delta.text for delta in deltas if delta.text] == ["😀", "ž", "😀", "ž"]
+    assert [delta.tokens for delta in deltas if delta.text] == [4, 2, 4, 2]
+
+
+async def test_a_prompt_without_ids_is_encoded(backend: LocalBackend) -> None:
+    work = Generation(id="g", prompt=Prompt(text="žluť"), ids=None, sampling=Sampling(max_tokens=6))
+    deltas = await run(backend, work)
+    assert "".join(delta.text for delta in deltas) == "žluť"
+
+
+async def test_many_at_once(rig: Rig, backend: LocalBackend) -> None:
+    texts = [f"text {number};" for number in range(16)]
+    answers = asyncio.gather(*(run(backend, generation(text, 40 + len(text))) for text in texts))
+    await until(lambda: backend.in_flight == 16)
+    for text, deltas in zip(texts, await answers, strict=True):
+        expected = (text * 10)[: 40 + len(text)]
+        assert "".join(delta.text for delta in deltas) == expected
+    assert backend.in_flight == 0
+
+
+async def test_two_gateways_at_once(rig: Rig) -> None:
+    one, other = await rig.connect(), await rig.connect()
+    answers = await asyncio.gather(run(one, generation("one", 9)), run(other, generation("other", 10)))
+    assert ["".join(delta.text for delta in answer) for answer in answers] == ["oneoneone", "otherother"]
+
+
+async def test_closing_the_stream_aborts_the_work(rig: Rig, backend: LocalBackend) -> None:
+    async with aclosing(backend.stream(generation("abc", ENDLESS))) as stream:
+        await anext(stream)
+        await until(lambda: rig.running == 1)
+        assert backend.in_flight == 1
+    assert backend.in_flight == 0
+    await until(lambda: rig.running == 0, 1.0)
+
+
+async def test_cancelling_the_reader_aborts_the_work(rig: Rig, backend: LocalBackend) -> None:
+    reader = asyncio.create_task(run(backend, generation("abc", ENDLESS)))
+    await until(lambda: rig.running == 1)
+    reader.cancel()
+    with suppress(asyncio.CancelledError):
+        await reader
+    await until(lambda: rig.running == 0, 1.0)
+
+
+async def test_an_id_may_come_again_while_the_first_is_still_on_its_way(backend: LocalBackend) -> None:
+    async with aclosing(backend.stream(generation("first", ENDLESS))) as stream:
+        await anext(stream)
+    deltas = await run(backend, generation("second", 6))
+    assert "".join(delta.text for delta in deltas) == "second"
+
+
+@pytest.mark.parametrize(
+    ("order", "kind", "code"),
+    [
+        ("too long", Rejected, "context_length_exceeded"),
+        ("too many", Overloaded, "server_is_overloaded"),
+        ("late", DeadlineExceeded, "deadline_exceeded"),
+        ("fail", Unavailable, "engine_error"),
+    ],
+)
+async def test_each_failure_has_its_error(
+    backend: LocalBackend, order: str, kind: type[BackendError], code: str
+) -> None:
+    error = await fail(backend, generation(order))
+    assert type(error) is kind
+    assert error.code == code
+    assert "fire" not in error.message  # the engine's own words are for the log
+    assert backend.in_flight == 0
+
+
+async def test_a_killed_engine_ends_every_stream_and_comes_back(rig: Rig, backend: LocalBackend) -> None:
+    streams = [asyncio.create_task(fail(backend, generation("abc", ENDLESS))) for _ in range(5)]
+    await until(lambda: rig.running == 5)
+    rig.signal(signal.SIGKILL)
+    async with asyncio.timeout(1.0):
+        errors = await asyncio.gather(*streams)
+    assert {(type(error), error.code) for error in errors} == {(Unavailable, "engine_died")}
+    assert not backend.available
+    assert (await fail(backend, generation("abc"))).code == "engine_died"
+    assert backend.in_flight == 0
+    await until(lambda: backend.available)
+    assert rig.supervisor.restarts == {"e/0": 1}
+    assert "".join(delta.text for delta in await run(backend, generation("abc", 3))) == "abc"
+
+
+async def test_a_crash_in_mid_answer_ends_the_stream_after_its_text(
+    engine_config: Callable[..., EngineConfig],
+    fake_command: list[str],
+    byte_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HEADRACE_FAULT", "crash_after_tokens:30")
+    config = engine_config()
+    async with Supervisor([config], command=fake_command) as supervisor:
+        rig = Rig(config, supervisor, Tokenizer(byte_model))
+        backend = await rig.connect()
+        text = ""
+        with pytest.raises(Unavailable):
+            async for delta in backend.stream(generation("abc", 100)):
+                text += delta.text
+        assert text
+        assert ("abc" * 10).startswith(text)
+        await backend.close()
+
+
+async def test_a_hanging_engine_is_given_up_at_the_deadline(
+    engine_config: Callable[..., EngineConfig],
+    fake_command: list[str],
+    byte_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HEADRACE_FAULT", "stall_after_tokens:5")
+    config = engine_config()
+    async with Supervisor([config], command=fake_command) as supervisor:
+        rig = Rig(config, supervisor, Tokenizer(byte_model))
+        backend = await rig.connect()
+        error = await fail(backend, generation("abc", 100, timeout=0.1))
+        assert isinstance(error, DeadlineExceeded)
+        await backend.close()
+
+
+async def test_events_come_in_order_from_a_snapshot_on(rig: Rig, backend: LocalBackend) -> None:
+    await run(backend, generation("one", 1))
+    await until(lambda: isinstance(rig.events[-1], Load) and len(rig.events) > 3)
+    assert isinstance(rig.events[0], Snapshot)
+    assert isinstance(rig.events[1], Load)
+    stored = [event for event in rig.events if isinstance(event, Stored)]
+    assert stored == [Stored(engine="e/0", sequence=1, keys=[b"one"])]
+
+
+async def test_a_restarted_engine_is_seen_from_its_new_snapshot_on(rig: Rig, backend: LocalBackend) -> None:
+    await run(backend, generation("one", 1))
+    rig.signal(signal.SIGKILL)
+    await until(lambda: not backend.available)
+    await until(lambda: backend.available)
+    first, *_, second = [event for event in rig.events if isinstance(event, Snapshot)]
+    assert first.incarnation != second.incarnation
+    assert second.keys == []
+    assert len([event for event in rig.events if isinstance(event, Stored)]) == 1
+
+
+async def test_a_listener_that_fails_stops_nothing(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    def listen(event: Event) -> None:
+        raise KeyError("no such replica")
+
+    backend = LocalBackend(rig.config, rig.tokenizer, 8192, listen)
+    rig.backends.append(backend)
+    await backend.start()
+    assert (await run(backend, generation("abc", 3)))[-1].finish == "length"
+    assert "no such replica" in caplog.text
+
+
+async def test_without_an_engine_start_says_so(
+    engine_config: Callable[..., EngineConfig], byte_model: Path
+) -> None:
+    backend = LocalBackend(
+        engine_config("7b/0"), Tokenizer(byte_model), 8192, lambda event: None, start_timeout=0.3
+    )
+    assert not backend.available
+    with pytest.raises(Unavailable, match=r"engine 7b/0 did not answer within 0\.3 s"):
+        await backend.start()
+    assert not backend.available
+
+
+async def test_closing_ends_the_streams(rig: Rig, backend: LocalBackend) -> None:
+    stream = asyncio.create_task(fail(backend, generation("abc", ENDLESS)))
+    await until(lambda: backend.in_flight == 1)
+    await backend.close()
+    await backend.close()
+    assert isinstance(await stream, Unavailable)
+    assert not backend.available
+    assert isinstance(await fail(backend, generation("abc")), Unavailable)
+
+
+def load(incarnation: str) -> Load:
+    numbers = dict.fromkeys(
+        (field for field in Load.__struct_fields__ if field not in ("engine", "incarnation", "finished")), 0
+    )
+    return Load(engine="e", incarnation=incarnation, finished={}, **numbers)
+
+
+def snapshot(incarnation: str, sequence: int) -> Snapshot:
+    return Snapshot(engine="e", incarnation=incarnation, sequence=sequence, block_size=16, keys=[])
+
+
+def stored(sequence: int) -> Stored:
+    return Stored(engine="e", sequence=sequence, keys=[])
+
+
+def evicted(sequence: int) -> Evicted:
+    return Evicted(engine="e", sequence=sequence, keys=[])
+
+
+@pytest.mark.parametrize(
+    ("events", "accepted"),
+    [
+        ([snapshot("1", 0), load("1"), stored(1), evicted(2), load("1")], [1, 1, 1, 1, 1]),
+        ([snapshot("1", 7), stored(8)], [1, 1]),
+        ([stored(1), load("1"), snapshot("1", 1), stored(2)], [0, 0, 1, 1]),
+        ([snapshot("1", 0), stored(2), stored(3), snapshot("1", 3), stored(4)], [1, 0, 0, 1, 1]),
+        ([snapshot("1", 0), stored(2), load("1")], [1, 0, 0]),
+        ([snapshot("1", 2), snapshot("1", 2), evicted(3)], [1, 1, 1]),
+    ],
+    ids=["in order", "later join", "before the snapshot", "gap", "load in a gap", "asked twice"],
+)
+def test_which_events_can_be_used(events: list[Event], accepted: list[int]) -> None:
+    order = EventOrder()
+    assert [order.accept(event) for event in events] == [bool(flag) for flag in accepted]
+
+
+@pytest.mark.parametrize("event", [snapshot("2", 0), load("2")])
+def test_an_event_of_another_life_is_the_end_of_this_one(event: Event) -> None:
+    order = EventOrder()
+    order.accept(snapshot("1", 0))
+    with pytest.raises(EngineLost, match="restarted"):
+        order.accept(event)

@@ -1,0 +1,139 @@
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.wire import (
+    Abort,
+    Event,
+    Evicted,
+    FromEngine,
+    Load,
+    Message,
+    Output,
+    Outputs,
+    Refused,
+    Sampling,
+    Snapshot,
+    Stored,
+    Submit,
+    Subscribe,
+    Timings,
+    ToEngine,
+    decode_event,
+    decode_from_engine,
+    decode_to_engine,
+    encode,
+    socket_path,
+)
+
+TO_ENGINE: list[ToEngine] = [
+    Submit(
+        id="a",
+        prompt=[0, 151_935],
+        sampling=Sampling(max_tokens=7, seed=2**64 - 1, stop=("ž", "\n"), stop_token_ids=(2,)),
+        salt=b"\x00\xff",
+        priority=-1,
+        timeout=0.5,
+    ),
+    Abort(id="a"),
+    Subscribe(),
+]
+FROM_ENGINE: list[FromEngine] = [
+    Outputs(
+        [
+            Output(id="a", ids=[1, 2]),
+            Output(id="b", finish="stop", trim=3, cached=16, timings=Timings(arrived=1.5, finished=2.5)),
+            Output(id="c", finish="error", error="the device is on fire"),
+        ]
+    ),
+    Refused(id="a", code="overloaded", message="the queue is full"),
+]
+EVENTS: list[Event] = [
+    Stored(engine="7b/0", sequence=1, keys=[b"\x00" * 16]),
+    Evicted(engine="7b/0", sequence=2, keys=[]),
+    Snapshot(engine="7b/0", incarnation="1f", sequence=2, block_size=16, keys=[b"\xff"]),
+    Load(
+        engine="7b/0",
+        incarnation="1f",
+        running=1,
+        waiting=2,
+        blocks_total=3,
+        blocks_free=4,
+        blocks_cached=5,
+        prompt_tokens=6,
+        cached_tokens=7,
+        generation_tokens=8,
+        prefix_queries=9,
+        prefix_hits=10,
+        preemptions=11,
+        steps=12,
+        step_tokens=13,
+        step_rows=14,
+        finished={"stop": 1},
+    ),
+]
+
+
+@pytest.mark.parametrize("message", TO_ENGINE, ids=lambda message: type(message).__name__)
+def test_orders_survive_the_wire(message: ToEngine) -> None:
+    assert decode_to_engine(encode(message)) == message
+
+
+@pytest.mark.parametrize("message", FROM_ENGINE, ids=lambda message: type(message).__name__)
+def test_answers_survive_the_wire(message: FromEngine) -> None:
+    assert decode_from_engine(encode(message)) == message
+
+
+@pytest.mark.parametrize("message", EVENTS, ids=lambda message: type(message).__name__)
+def test_events_survive_the_wire(message: Event) -> None:
+    assert decode_event(encode(message)) == message
+
+
+@pytest.mark.parametrize("message", [*FROM_ENGINE, *EVENTS], ids=lambda message: type(message).__name__)
+def test_an_engine_takes_orders_only(message: Message) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        decode_to_engine(encode(message))
+
+
+@pytest.mark.parametrize("message", TO_ENGINE, ids=lambda message: type(message).__name__)
+def test_unknown_fields_are_refused_by_name(message: ToEngine) -> None:
+    fields = msgspec.msgpack.decode(encode(message)) | {"surprise": 1}
+    with pytest.raises(msgspec.ValidationError, match="surprise"):
+        decode_to_engine(msgspec.msgpack.encode(fields))
+
+
+@given(st.binary())
+def test_bytes_decode_or_raise_what_is_documented(data: bytes) -> None:
+    for decode in (decode_to_engine, decode_from_engine, decode_event):
+        try:
+            decode(data)
+        except (msgspec.ValidationError, msgspec.DecodeError):
+            continue
+
+
+def test_an_ordinary_output_is_small() -> None:
+    """One goes out per token; fields that hold their default stay at home."""
+    assert len(encode(Outputs([Output(id="0" * 32, ids=[151_935])]))) < 80
+
+
+def test_the_file_behind_an_address() -> None:
+    assert socket_path("ipc:///run/headrace/0.work") == Path("/run/headrace/0.work")
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("tcp://127.0.0.1:5555", "tcp:// wires need CURVE keys"),
+        ("ipc://relative/path", "only ipc:///"),
+        ("ipc://@abstract", "only ipc:///"),
+        ("", "only ipc:///"),
+        ("ipc:///" + "x" * 107, "at most 107 bytes"),
+        ("ipc:///" + "ž" * 54, "at most 107 bytes"),
+    ],
+)
+def test_other_addresses_are_refused_with_the_reason(address: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        socket_path(address)
