@@ -1,6 +1,7 @@
 """The running answer: passes deltas on, and when it ends, however it ends, settles and remembers exactly once."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
