@@ -287,9 +287,9 @@ def _check_number(value: float, kind: Any, words: str) -> None:
     )
     for bound, name, holds in bounds:
         if bound is not None and not holds(value, bound):
-            raise _Wrong(f"must be {name} {bound}, not {value}")
+            raise _Wrong(f"must be {name} {bound}, not {value:.15g}")
     if kind.multiple_of is not None and value % kind.multiple_of:
-        raise _Wrong(f"must be a multiple of {kind.multiple_of}, not {value}")
+        raise _Wrong(f"must be a multiple of {kind.multiple_of}, not {value:.15g}")
 
 
 def _check_choice(value: str, kind: Any, words: str) -> None:

@@ -1,0 +1,340 @@
+"""Configurations: what is read, and how every mistake is told."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.config import Config, Engine
+from gateway.configfile import (
+    ConfigError,
+    check_config,
+    config_schema,
+    is_loopback,
+    load_config,
+    load_preset,
+    parse_config,
+    preset_names,
+)
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted([*ROOT.glob("gateway/presets/*.yaml"), *ROOT.glob("deploy/configs/*.yaml")])
+
+TIER = "tiers:\n  - name: 7b\n    engines:\n      - model: m\n"  # lines 1 to 4; what is appended starts on line 5
+DIGEST = "a" * 64
+
+
+def mistakes(text: str) -> list[str]:
+    """The lines of the error, without the file's name."""
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, "f")
+    lines = str(caught.value).splitlines()
+    assert len(lines) == len(caught.value.mistakes)
+    assert all(line.startswith("f:") for line in lines)
+    return [line.removeprefix("f:") for line in lines]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_shipped_files_are_valid_and_read_as_msgspec_reads_them(path: Path) -> None:
+    config = load_config(path)
+    assert config == msgspec.convert(yaml.safe_load(path.read_text()), Config)
+    assert [tier.name for tier in config.tiers] == ["7b", "13b", "70b"]
+
+
+def test_presets() -> None:
+    assert preset_names() == ("laptop", "tiny")
+    laptop = load_preset("laptop")
+    assert [tier.engines[0].model for tier in laptop.tiers] == [
+        "smollm2-135m-instruct",
+        "qwen2.5-coder-0.5b-instruct",
+        "qwen2.5-coder-1.5b-instruct",
+    ]
+    assert [tier.price.input for tier in laptop.tiers] == [0.135, 0.5, 1.5]
+    assert {tier.engines[0].model for tier in load_preset("tiny").tiers} == {"smollm2-135m-instruct"}
+    for preset in (laptop, load_preset("tiny")):
+        assert preset.anonymous is not None and is_loopback(preset.server.host)
+        assert {engine.dtype for tier in preset.tiers for engine in tier.engines} == {"bfloat16"}
+
+
+def test_an_unknown_preset_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="presets: lapptop: no such preset; did you mean laptop?"):
+        load_preset("lapptop")
+
+
+def test_a_path_is_no_preset() -> None:
+    with pytest.raises(ConfigError, match="no such preset"):
+        load_preset("../presets/tiny")
+
+
+def test_the_smallest_configuration() -> None:
+    assert parse_config(TIER, "f").tiers[0].engines == (Engine(model="m"),)
+
+
+MISTAKES = [
+    ("unknown key", TIER + "servr: {}", ["5: servr: unknown key; did you mean server?"]),
+    (
+        "unknown key like none",
+        TIER + "state: {zzz: 1}",
+        ["5: state.zzz: unknown key; known: folder, redis, session_ttl"],
+    ),
+    (
+        "unknown key in a list",
+        TIER + "        kv_token: 16",
+        ["5: tiers[0].engines[0].kv_token: unknown key; did you mean kv_tokens?"],
+    ),
+    ("missing", "aliases: {}", ["1: tiers: is missing"]),
+    (
+        "missing deep",
+        "tiers:\n  - name: 7b\n    engines:\n      - {}",
+        ["4: tiers[0].engines[0].model: is missing"],
+    ),
+    (
+        "duplicate key",
+        TIER + "server:\n  port: 1\n  port: 2",
+        ["7: server.port: is given twice, first on line 6"],
+    ),
+    ("duplicate section", TIER + "tiers: []", ["5: tiers: is given twice, first on line 1"]),
+    ("no tiers", "tiers: []", ["1: tiers: needs at least 1 entry"]),
+    ("tiers of the wrong kind", "tiers: {}", ["1: tiers: expected a list, got a mapping"]),
+    ("section of the wrong kind", TIER + "server: 8080", ["5: server: expected a mapping, got text"]),
+    ("port", TIER + "server: {port: 65536}", ["5: server.port: must be at most 65535, not 65536"]),
+    ("zero seconds", TIER + "server: {body_timeout: 0}", ["5: server.body_timeout: must be above 0, not 0"]),
+    (
+        "longer than a lease",
+        TIER + "server: {default_timeout: 601}",
+        ["5: server.default_timeout: must be at most 600, not 601"],
+    ),
+    (
+        "blocks",
+        TIER + "        kv_tokens: 100",
+        ["5: tiers[0].engines[0].kv_tokens: must be a multiple of 16, not 100"],
+    ),
+    (
+        "no blocks",
+        TIER + "        kv_tokens: 0",
+        ["5: tiers[0].engines[0].kv_tokens: must be at least 16, not 0"],
+    ),
+    (
+        "choice",
+        TIER + "        dtype: bf16",
+        ["5: tiers[0].engines[0].dtype: must be one of auto, bfloat16, float16, float32"],
+    ),
+    ("device", TIER + "        device: gpu", ["5: tiers[0].engines[0].device: must be cpu, cuda or cuda:N"]),
+    (
+        "context beyond the blocks",
+        TIER + "        max_model_len: 4097\n        kv_tokens: 4096",
+        ["5: tiers[0].engines[0].max_model_len: 4097 tokens do not fit into kv_tokens, 4096"],
+    ),
+    (
+        "limit of zero",
+        TIER + "anonymous: {name: a, limits: {parallel: 0}}",
+        ["5: anonymous.limits.parallel: must be at least 1, not 0"],
+    ),
+    (
+        "floor",
+        TIER + "anonymous: {name: a, quality_floor: -0.1}",
+        ["5: anonymous.quality_floor: must be at least 0, not -0.1"],
+    ),
+    (
+        "address",
+        "tiers: [{name: a, remotes: [{url: example.org, model: m}]}]",
+        [
+            "1: tiers[0].remotes[0].url: must be a URL that starts with http:// or https://"
+            " and holds no credentials"
+        ],
+    ),
+    (
+        "digest",
+        TIER + f"tenants: [{{name: a, keys: [{{prefix: p, digest: {DIGEST}0}}]}}]",
+        ["5: tenants[0].keys[0].digest: must be 64 lower-case hexadecimal digits"],
+    ),
+    (
+        "digest with a line end",
+        TIER + f'tenants: [{{name: a, keys: [{{prefix: p, digest: "{DIGEST}\\n"}}]}}]',
+        ["5: tenants[0].keys[0].digest: must be 64 lower-case hexadecimal digits"],
+    ),
+    (
+        "a name that no header carries",
+        TIER + "tenants: [{name: a b}]",
+        ["5: tenants[0].name: must be 1 to 64 letters, digits, '.', '_' or '-'"],
+    ),
+    ("no replica", "tiers:\n  - name: a", ["2: tiers[0]: needs at least one entry in engines or in remotes"]),
+    (
+        "tier twice",
+        TIER + "  - {name: 7b, engines: [{model: n}]}",
+        ["5: tiers[1].name: is the same as tiers[0].name"],
+    ),
+    (
+        "reserved",
+        "tiers: [{name: auto, engines: [{model: m}]}]",
+        ["1: tiers[0].name: auto is reserved: it leaves the tier to the gateway"],
+    ),
+    (
+        "tenant twice",
+        TIER + "tenants:\n  - name: a\n  - name: a",
+        ["7: tenants[1].name: is the same as tenants[0].name"],
+    ),
+    (
+        "tenant as anonymous",
+        TIER + "tenants: [{name: a}]\nanonymous: {name: a}",
+        ["6: anonymous.name: is the same as tenants[0].name"],
+    ),
+    (
+        "tenant's tier",
+        TIER + "tenants: [{name: a, tiers: [7b, 8b]}]",
+        ["5: tenants[0].tiers[1]: there is no tier 8b; known: 7b"],
+    ),
+    (
+        "tenant without tiers",
+        TIER + "tenants: [{name: a, tiers: []}]",
+        ["5: tenants[0].tiers: needs at least 1 entry"],
+    ),
+    (
+        "key of two tenants",
+        TIER
+        + f"tenants:\n  - {{name: a, keys: [&k {{prefix: p, digest: {DIGEST}}}]}}\n  - {{name: b, keys: [*k]}}",
+        [
+            "6: tenants[1].keys[0].prefix: is the same as tenants[0].keys[0].prefix",
+            "6: tenants[1].keys[0].digest: is the same as tenants[0].keys[0].digest",
+        ],
+    ),
+    (
+        "anonymous with a key",
+        TIER + f"anonymous: {{name: a, keys: [{{prefix: p, digest: {DIGEST}}}]}}",
+        ["5: anonymous.keys: must be empty: who has a key is a tenant"],
+    ),
+    (
+        "anonymous on the network",
+        TIER + "server:\n  host: 0.0.0.0\nanonymous: {name: a}",
+        [
+            "6: server.host: must be a loopback address while there is an anonymous tenant, or anyone could call"
+        ],
+    ),
+    (
+        "alias to nothing",
+        TIER + "aliases: {gpt: 70b}",
+        ["5: aliases.gpt: there is no tier 70b; did you mean 7b?"],
+    ),
+    ("alias that hides", TIER + "aliases: {7b: auto}", ["5: aliases.7b: hides a model of the same name"]),
+    (
+        "alias name",
+        TIER + "aliases: {'a b': auto}",
+        ['5: aliases["a b"]: its name must be 1 to 128 letters, digits or any of . _ : / @ -'],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [case[1:] for case in MISTAKES], ids=[case[0] for case in MISTAKES]
+)
+def test_a_mistake_is_told_with_line_path_and_reason(text: str, expected: list[str]) -> None:
+    assert mistakes(text) == expected
+
+
+def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
+    text = """\
+server: {prot: 1}
+tiers:
+  - name: 7b
+    engines:
+      - model: m
+        kv_tokens: 7
+  - engines: [{model: m, cores: 0}]
+tenants:
+  - name: a
+    quality_floor: 2
+    tiers: [9b]
+aliases: {7b: auto}
+"""
+    assert [line.split(": ")[:2] for line in mistakes(text)] == [
+        ["1", "server.prot"],
+        ["6", "tiers[0].engines[0].kv_tokens"],
+        ["7", "tiers[1].engines[0].cores"],
+        ["7", "tiers[1].name"],
+        ["10", "tenants[0].quality_floor"],
+        ["12", "aliases.7b"],
+    ]  # nothing of tier 9b: it may be the one whose name is missing
+
+
+def test_what_follows_from_another_mistake_is_not_told() -> None:
+    assert mistakes("tiers: [{name: a, engnies: [{model: m}]}]") == [
+        "1: tiers[0].engnies: unknown key; did you mean engines?"
+    ]
+
+
+def test_secrets_in_the_wrong_place_are_not_repeated() -> None:
+    text = TIER + "secret_env: sk-hush\nstate: {redis: 'http://:hush@host'}"
+    assert "hush" not in "".join(mistakes(text))
+
+
+def test_nothing_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOLDER", "/elsewhere")
+    assert parse_config(TIER + "state: {folder: '${FOLDER}'}", "f").state.folder == "${FOLDER}"
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="absent.yaml: cannot be read: No such file"):
+        load_config(tmp_path / "absent.yaml")
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        load_config(tmp_path)
+    (tmp_path / "latin.yaml").write_bytes(b"tiers: \xe9")
+    with pytest.raises(ConfigError, match="latin.yaml: is not UTF-8 at byte 7"):
+        load_config(tmp_path / "latin.yaml")
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "bom.yaml"
+    path.write_text(TIER, encoding="utf-8-sig")
+    assert load_config(path) == parse_config(TIER, "f")
+
+
+def test_a_changed_configuration_is_checked_again() -> None:
+    preset = load_preset("tiny")
+    check_config(preset)
+    exposed = msgspec.structs.replace(preset, server=msgspec.structs.replace(preset.server, host="10.0.0.1"))
+    with pytest.raises(ConfigError, match=r"^configuration: server\.host: must be a loopback address"):
+        check_config(exposed)
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True)]
+    + [(host, False) for host in ("0.0.0.0", "::", "10.0.0.1", "example.org", "localhost.example.org", "")],
+)
+def test_loopback(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
+
+
+def test_the_schema_refuses_unknown_keys_and_states_ranges() -> None:
+    definitions: dict[str, Any] = config_schema()["$defs"]
+    assert all(each["additionalProperties"] is False for each in definitions.values())
+    assert definitions["Engine"]["properties"]["kv_tokens"]["multipleOf"] == 16
+    assert definitions["Tenant"]["properties"]["quality_floor"]["maximum"] == 1
+
+
+@given(st.text(max_size=200) | st.text("ab:-[]{}\n \"'&*!|>#?,", max_size=60))
+def test_any_text_gives_a_configuration_or_told_mistakes(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, "f")
+    assert caught.value.mistakes
+
+
+_LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+_TREES = st.recursive(
+    _LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner), max_leaves=5
+)
+
+
+@given(st.sampled_from(sorted(Config.__struct_fields__)), _TREES)
+def test_whatever_is_accepted_msgspec_accepts_too(section: str, tree: object) -> None:
+    text = yaml.safe_dump({"tiers": [{"name": "7b", "engines": [{"model": "m"}]}], section: tree})
+    try:
+        config = parse_config(text, "f")
+    except ConfigError as error:
+        assert error.mistakes
+    else:
+        assert msgspec.convert(msgspec.to_builtins(config), Config) == config
