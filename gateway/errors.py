@@ -1,6 +1,12 @@
 """Every error that a client can see, as one exception type that each dialect renders in its own shape."""
 
 from collections.abc import Mapping
+from typing import Any
+
+from backends.backend import BackendError, DeadlineExceeded, Overloaded, Rejected
+
+SERVER_ERROR = "server_error"
+CLIENT_GONE = 499  # nginx's word for a client that did not wait; it is counted and logged, never sent
 
 
 class ApiError(Exception):
@@ -26,3 +32,47 @@ class ApiError(Exception):
         self.code = code
         self.param = param
         self.headers = dict(headers or {})
+
+
+class ClientGone(Exception):
+    """The client closed the connection, or takes nothing from it any more. Nobody is left to be told."""
+
+
+def as_api_error(error: Exception) -> ApiError:
+    """What a client is told of `error`. Of an unforeseen one: that it happened, nothing else."""
+    match error:
+        case ApiError():
+            return error
+        case Rejected():
+            return ApiError(400, error.message, code=error.code)
+        case DeadlineExceeded():
+            # It would only take as long again.
+            return _server_error(504, error.message, error.code, {"x-should-retry": "false"})
+        case Overloaded():
+            return _server_error(503, error.message, error.code, {"retry-after": "1"})
+        case BackendError():
+            return _server_error(502, error.message, error.code, {"retry-after": "1"})
+        case _:
+            message = "The server had an error while processing the request."
+            return _server_error(500, message, "internal_error", {})
+
+
+def draining() -> ApiError:
+    """Refuses a request, or ends one, because this gateway is being stopped; another one may take it."""
+    return _server_error(503, "The server is shutting down.", "draining", {"retry-after": "1"})
+
+
+def openai_error(error: ApiError) -> dict[str, Any]:
+    """OpenAI's error object: all four keys, always."""
+    return {
+        "error": {
+            "message": error.message,
+            "type": error.type,
+            "param": error.param,
+            "code": error.code,
+        }
+    }
+
+
+def _server_error(status: int, message: str, code: str, headers: Mapping[str, str]) -> ApiError:
+    return ApiError(status, message, type=SERVER_ERROR, code=code, headers=headers)

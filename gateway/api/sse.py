@@ -1,0 +1,66 @@
+"""Server-sent events on the way to a client that may read slowly, or not at all."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import msgspec
+from starlette.types import Send
+
+from gateway.errors import ApiError, ClientGone, openai_error
+
+SEND_TIMEOUT = 60.0  # seconds without taking a byte, after which a client counts as gone
+HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",  # tells nginx to pass each event on at once
+}
+
+
+class EventStream:
+    """Each event is awaited until the connection takes it, so that a slow reader slows the work, not memory."""
+
+    def __init__(self, send: Send) -> None:
+        self.started = False
+        self._send = send
+        self._turn = asyncio.Lock()  # comments come from a task of their own
+        self._last = asyncio.get_running_loop().time()
+
+    async def start(self, headers: Mapping[str, str]) -> None:
+        """Send the status and the headers, unless a comment has done that already."""
+        if self.started:
+            return
+        self.started = True
+        raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in {**headers, **HEADERS}.items()]
+        await self._deliver({"type": "http.response.start", "status": 200, "headers": raw})
+
+    async def event(self, data: Mapping[str, Any]) -> None:
+        """JSON escapes line breaks, so no text of a model can begin an event of its own."""
+        await self._write(b"data: %s\n\n" % msgspec.json.encode(data))
+
+    async def done(self) -> None:
+        await self._write(b"data: [DONE]\n\n", more=False)
+
+    async def error(self, error: ApiError) -> None:
+        """The end of a stream that did not end well: without it, and with [DONE], it would look complete."""
+        await self._write(b"data: %s\n\n" % msgspec.json.encode(openai_error(error)), more=False)
+
+    async def keep_alive(self, seconds: float, headers: Mapping[str, str]) -> NoReturn:
+        """Send a comment whenever nothing was sent for `seconds`; the first one may have to start the stream."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._last + seconds - loop.time())
+            if loop.time() >= self._last + seconds:
+                await self.start(headers)
+                await self._write(b": keep-alive\n\n")
+
+    async def _write(self, body: bytes, *, more: bool = True) -> None:
+        await self._deliver({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def _deliver(self, message: dict[str, Any]) -> None:
+        self._last = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(SEND_TIMEOUT), self._turn:
+                await self._send(message)
+        except TimeoutError:
+            raise ClientGone from None

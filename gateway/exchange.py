@@ -1,0 +1,49 @@
+"""What the layers of the front door know of one HTTP exchange; each adds what it learns."""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from starlette.types import Scope
+
+from backends.backend import Usage
+from gateway.config import Tenant
+from gateway.errors import ApiError
+from gateway.request import Answer
+
+_KEY = "headrace.exchange"
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """One call and what became of it."""
+
+    id: str  # the x-request-id
+    endpoint: str  # chat | completions | models | probe | other
+    started: float = field(default_factory=time.monotonic)
+    tenant: Tenant | None = None
+    answer: Answer | None = None
+    first_text: float | None = None  # seconds from the call to the first text of its answer
+    usage: Usage | None = None  # of a complete answer
+    status: int = 0  # of the response, 499 where the client did not wait for it
+    error: ApiError | None = None  # also one that ended a stream after its status was sent
+
+    @property
+    def seconds(self) -> float:
+        """Since the call came."""
+        return time.monotonic() - self.started
+
+
+Observe = Callable[[Exchange, Scope], AbstractContextManager[None]]
+"""Entered when a call comes, left when it is over; by then the exchange is complete."""
+
+
+def attach(scope: Scope, exchange: Exchange) -> None:
+    scope[_KEY] = exchange
+
+
+def exchange_of(scope: Scope) -> Exchange:
+    """Raises KeyError outside the front door."""
+    exchange: Exchange = scope[_KEY]
+    return exchange

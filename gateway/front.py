@@ -1,0 +1,50 @@
+"""The front door: routes and layers around a dispatcher, wherever that one has its answers from."""
+
+from collections.abc import Callable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+from starlette.types import Lifespan
+
+from gateway.api.generation import CHAT, COMPLETIONS, Dispatches, Generation
+from gateway.api.health import Health
+from gateway.api.models import Models
+from gateway.config import Config
+from gateway.drain import Drain
+from gateway.exchange import Observe
+from gateway.middleware import FindTenant, layers, raise_for_router
+
+
+def build_front(
+    config: Config,
+    dispatcher: Dispatches,
+    *,
+    find_tenant: FindTenant,
+    drain: Drain,
+    metrics: Callable[[], bytes],
+    observe: Observe,
+    lifespan: Lifespan[Starlette] | None = None,
+) -> Starlette:
+    """An ASGI application. `metrics` renders `/metrics`; `observe` surrounds every call."""
+    models = Models(dispatcher, config.aliases)
+    health = Health(dispatcher, drain, metrics, config.anonymous)
+    chat, completions = (
+        Generation(dialect, dispatcher, config.server, drain) for dialect in (CHAT, COMPLETIONS)
+    )
+    app = Starlette(
+        routes=[
+            Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/v1/completions", completions, methods=["POST"]),
+            Route("/v1/models", models.list, methods=["GET"]),
+            Route("/v1/models/{name:path}", models.get, methods=["GET"]),
+            Route("/livez", health.live, methods=["GET"]),
+            Route("/readyz", health.ready, methods=["GET"]),
+            Route("/metrics", health.metrics, methods=["GET"]),
+        ],
+        middleware=layers(config.server, find_tenant, drain, observe),
+        exception_handlers={HTTPException: raise_for_router},
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False  # a redirect would send clients where their Host header says
+    return app

@@ -1,0 +1,73 @@
+"""What is told of a call when it is over: to the metrics, its trace, and the log."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from gateway.errors import CLIENT_GONE
+from gateway.exchange import Exchange, Observe
+from gateway.metrics import ANSWERING, Metrics
+from gateway.telemetry import Traces, log_request
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+UNKNOWN = "_OTHER"  # OpenTelemetry's word for a method that is not known
+# Why an answer ended before it was complete, by error code.
+ABORTS = {
+    "engine_died": "engine",
+    "engine_error": "engine",
+    "upstream_eof": "upstream",
+    "deadline_exceeded": "deadline",
+    "draining": "drain",
+}
+
+
+def observer(metrics: Metrics, traces: Traces) -> Observe:
+    """Surrounds every call but the probes, which come every few seconds and mean nothing."""
+
+    @contextmanager
+    def observe(exchange: Exchange, scope: Scope) -> Iterator[None]:
+        if exchange.endpoint == "probe":
+            yield
+            return
+        method = scope["method"] if scope["method"] in METHODS else UNKNOWN
+        route = scope["path"] if exchange.endpoint != "other" else "other"
+        with traces.request(method, route, Headers(scope=scope)) as span:
+            try:
+                yield
+            finally:
+                code = None if exchange.error is None else exchange.error.code
+                span.answered(exchange.status, code)
+                _count(metrics, exchange, code)
+                _log(exchange, code, span.trace_id)
+
+    return observe
+
+
+def _count(metrics: Metrics, exchange: Exchange, code: str | None) -> None:
+    tier = None if exchange.answer is None else exchange.answer.tier
+    metrics.request(exchange.endpoint, tier, exchange.status, code, exchange.seconds)
+    if exchange.endpoint not in ANSWERING:
+        return
+    if exchange.status == CLIENT_GONE:
+        metrics.aborted("client")
+    elif exchange.answer is not None and code in ABORTS:
+        metrics.aborted(ABORTS[code])
+
+
+def _log(exchange: Exchange, code: str | None, trace_id: str | None) -> None:
+    answer = exchange.answer
+    log_request(
+        request_id=exchange.id,
+        trace_id=trace_id,
+        endpoint=exchange.endpoint,
+        status=exchange.status,
+        seconds=exchange.seconds,
+        code=code,
+        tenant=None if exchange.tenant is None else exchange.tenant.name,
+        tier=None if answer is None else answer.tier,
+        reason=None if answer is None else answer.headers.get("x-headrace-reason"),
+        usage=exchange.usage,
+        first_text=exchange.first_text,
+    )
