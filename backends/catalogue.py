@@ -107,10 +107,10 @@ def find(name: str) -> Entry:
 
 def resolve(model: str) -> Path:
     """The folder or .gguf file of a model that a config names. Raises ModelError if it is unknown or not pulled."""
-    if model not in CATALOGUE:
-        path = Path(model).expanduser()
-        return path if path.is_dir() or (path.suffix == ".gguf" and path.is_file()) else find(model).folder
-    entry = CATALOGUE[model]
+    path = Path(model).expanduser()
+    if model not in CATALOGUE and (path.is_dir() or (path.suffix == ".gguf" and path.is_file())):
+        return path
+    entry = find(model)
     if not entry.present:
         raise ModelError(f"model {model!r} is not pulled; run: headrace models pull {model}")
     return entry.folder

@@ -18,6 +18,8 @@ from backends.models.gguf import open_gguf
 from backends.models.stored import CheckpointError, StoredTensor
 from backends.quantization.gguf import FORMATS, dequantize, row_bytes
 
+__all__ = ["GGUF_BLOCKS", "Checkpoint", "CheckpointError", "GgufBlocks", "open_checkpoint"]
+
 GGUF_BLOCKS = "headrace.gguf"  # key of the safetensors metadata
 PICKLED = {".bin", ".pt", ".pth", ".ckpt"}
 _INDEX = "model.safetensors.index.json"
