@@ -1,43 +1,217 @@
-"""Text to token ids and back, without torch: `tokenizers`, and chat templates in a sandboxed jinja2."""
+"""Text to token ids and back, without torch: `tokenizers`, and chat templates in a sandboxed jinja2.
 
+Also the engine's vocabulary file: msgpack, for each id its bytes (`write_vocabulary`). The engine matches stop strings
+on these bytes and knows nothing else of text.
+"""
+
+import asyncio
+import codecs
+import hashlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from backends.prompt import Prompt
+import msgspec
+import tokenizers
+
+from backends.catalogue import ModelError
+from backends.chat_template import ChatTemplate, TemplateError
+from backends.prompt import ChatMessage, Prompt
+
+__all__ = ["Detokenizer", "TemplateError", "Tokenizer", "write_vocabulary"]
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
 
-class TemplateError(ValueError):
-    """The chat template refuses this conversation; the message is the template's own."""
+class _Layout(msgspec.Struct):
+    """The part of tokenizer.json that says how tokens are spelled."""
+
+    decoder: dict[str, Any] = {}
 
 
 class Tokenizer:
     """The tokenizer of one model folder (tokenizer.json, tokenizer_config.json). Safe to share between tasks."""
 
     def __init__(self, folder: Path) -> None:
-        raise NotImplementedError
+        """Raises ModelError for a folder without a readable tokenizer."""
+        if folder.suffix == ".gguf":
+            raise ModelError(
+                f"{folder} has no tokenizer.json; convert it first: python -m backends.convert {folder} FOLDER"
+            )
+        content = _read(folder / "tokenizer.json")
+        config = _decode(folder / "tokenizer_config.json", b"{}")
+        template = _template(folder, config)
+        tokens = {name: _text(token) for name, token in config.items() if name.endswith("_token") and token}
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_str(content.decode("utf-8"))
+            self._template = None if template is None else ChatTemplate(template, tokens)
+        except Exception as error:  # tokenizers raises nothing narrower
+            raise ModelError(f"{folder}: {error}") from error
+        self._byte_level = _is_byte_level(msgspec.json.decode(content, type=_Layout).decoder)
+        self._family = hashlib.sha256(content + json.dumps([template, tokens]).encode()).hexdigest()
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        special = sorted(re.escape(token.content) for token in added if token.special)
+        self._special = re.compile(f"(?=(?:{'|'.join(special)}))") if special else None
 
     @property
     def family(self) -> str:
         """Equal for tokenizers and templates that give equal ids; a prompt is encoded once per family."""
-        raise NotImplementedError
+        return self._family
 
     async def encode(self, prompt: Prompt) -> list[int]:
-        """Render (for conversations, with the generation prompt) and encode, in a thread. Raises TemplateError."""
-        raise NotImplementedError
+        """Render (for conversations, with the generation prompt) and encode, in a thread. Raises TemplateError.
+
+        A text to continue is encoded as it is: control tokens written in it are control tokens, and a BOS comes
+        first where the tokenizer adds one; an empty text may thus be no token at all. In a conversation control
+        tokens come from the template only; what a message says that looks like one stays text.
+        """
+        return await asyncio.to_thread(self.encode_now, prompt)
+
+    def encode_now(self, prompt: Prompt) -> list[int]:
+        """What `encode` does, on the calling thread: not for an event loop."""
+        if prompt.text is not None:
+            return self._ids([prompt.text], add_special_tokens=True)
+        if self._template is None:
+            raise TemplateError("this model has no chat template; it continues plain text only")
+        # Encoding in two pieces what is cut inside a control token's name leaves nothing to be recognised, and the
+        # pieces' ids stand for the same text. Conversations without such names, all but a few, are one piece.
+        cut = f"\N{OBJECT REPLACEMENT CHARACTER}{secrets.token_hex(8)}\N{OBJECT REPLACEMENT CHARACTER}"
+        rendered = self._template.render([self._defused(message, cut) for message in prompt.messages])
+        return self._ids(rendered.split(cut), add_special_tokens=False)
+
+    def _ids(self, texts: list[str], add_special_tokens: bool) -> list[int]:
+        # Unlike `encode`, the batch call releases the interpreter while it works.
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+        return [id for encoding in encodings for id in encoding.ids]
+
+    def _defused(self, message: ChatMessage, cut: str) -> dict[str, str]:
+        """The message as templates expect it, with `cut` behind the first character of each control token's name."""
+        fields = {"role": message.role, "content": message.content}
+        if message.name is not None:
+            fields["name"] = message.name
+        if self._special is None:
+            return fields
+        return {key: _insert(text, cut, self._special) for key, text in fields.items()}
 
     def vocabulary(self) -> list[bytes]:
         """For each id its bytes; empty for special tokens and for ids that stand for nothing."""
-        raise NotImplementedError
+        return self._vocabulary
+
+    @cached_property
+    def _vocabulary(self) -> list[bytes]:
+        tokens = self._tokenizer.get_vocab(with_added_tokens=True)
+        added = self._tokenizer.get_added_tokens_decoder()
+        spell = _byte_level_bytes if self._byte_level else _sentencepiece_bytes
+        vocabulary = [b""] * (max(tokens.values()) + 1)
+        for token, id in tokens.items():
+            if id not in added:
+                vocabulary[id] = spell(token)
+            elif not added[id].special:
+                vocabulary[id] = added[id].content.encode()
+        return vocabulary
 
     def detokenizer(self) -> "Detokenizer":
-        raise NotImplementedError
+        return Detokenizer(self._vocabulary)
 
 
 class Detokenizer:
     """Ids of one answer to text, piece by piece: pieces joined = whole text, no U+FFFD for text valid in the end."""
 
+    def __init__(self, vocabulary: Sequence[bytes]) -> None:
+        self._vocabulary = vocabulary
+        self._pending = b""  # the beginning of a character
+
     def push(self, ids: list[int]) -> str:
-        raise NotImplementedError
+        """All text that is certain by now; the beginning of a character waits for the rest."""
+        data = self._pending + self._bytes(ids)
+        text, used = codecs.utf_8_decode(data, "replace", False)
+        self._pending = data[used:]
+        return text
 
     def finish(self, ids: list[int], trim: int) -> str:
-        """The last ids; the last `trim` bytes of the whole text are dropped (they were held back, see wire.Output)."""
-        raise NotImplementedError
+        """The last ids; the last `trim` bytes of the whole text are dropped (they were held back, see wire.Output).
+
+        Raises ValueError if they were not held back but pushed.
+        """
+        data = self._pending + self._bytes(ids)
+        self._pending = b""
+        if not 0 <= trim <= len(data):
+            raise ValueError(f"trim is {trim}, but only {len(data)} bytes were held back")
+        return data[: len(data) - trim].decode("utf-8", "replace")
+
+    def _bytes(self, ids: list[int]) -> bytes:
+        known = len(self._vocabulary)  # a model may have more ids, which stand for nothing
+        return b"".join(self._vocabulary[id] for id in ids if id < known)
+
+
+def write_vocabulary(tokenizer: Tokenizer, path: Path) -> None:
+    """The engine's vocabulary file, whole or not at all: msgpack, a list of bytes by id."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_bytes(msgspec.msgpack.encode(tokenizer.vocabulary()))
+    partial.rename(path)
+
+
+def _insert(text: str, cut: str, special: re.Pattern[str]) -> str:
+    """`cut` behind the first character of each match, overlapping ones too."""
+    starts = [match.start() + 1 for match in special.finditer(text)]
+    pieces = [text[start:end] for start, end in zip([0, *starts], [*starts, len(text)], strict=True)]
+    return cut.join(pieces)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"{path}: {error.strerror}") from error
+
+
+def _decode(path: Path, missing: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(_read(path) if path.exists() else missing, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise ModelError(f"{path}: {error}") from error
+
+
+def _template(folder: Path, config: Mapping[str, Any]) -> str | None:
+    """The template's source: a file of its own, or in the config, where there may be several by name."""
+    own = folder / "chat_template.jinja"
+    if own.exists():
+        return _read(own).decode("utf-8")
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        template = next((each["template"] for each in template if each["name"] == "default"), None)
+    return template
+
+
+def _text(token: str | Mapping[str, str]) -> str:
+    return token if isinstance(token, str) else token["content"]
+
+
+def _is_byte_level(decoder: Mapping[str, Any]) -> bool:
+    """Whether tokens are spelled in GPT-2's byte alphabet; else they are sentencepiece's."""
+    return any(part.get("type") == "ByteLevel" for part in [decoder, *decoder.get("decoders", [])])
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's spelling of bytes: printable ones are themselves, the others follow from U+0100 on, in order."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = sorted(set(range(0x100)) - set(printable))
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
+
+
+_ALPHABET = _byte_alphabet()
+
+
+def _byte_level_bytes(token: str) -> bytes:
+    return bytes(_ALPHABET[char] for char in token)
+
+
+def _sentencepiece_bytes(token: str) -> bytes:
+    """A space is written as U+2581, a byte that is no character as <0xNN>."""
+    byte = _BYTE_TOKEN.fullmatch(token)
+    return bytes([int(byte[1], 16)]) if byte else token.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").encode()
