@@ -1,0 +1,111 @@
+"""What a store behind a thread or a socket needs around it: a breaker, and nothing left half done.
+
+A caller who was cancelled, or told that the store does not answer, may have taken something all the same. That is
+given back here; otherwise it would keep a parallel place until its lease expires.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from gateway.account import Account, granted, unlimited
+from gateway.breaker import Breaker
+from gateway.config import Limits
+from gateway.limits import LimitExceeded, LimitStore, LimitStoreUnavailable, Reservation
+
+logger = logging.getLogger(__name__)
+
+MAX_OWED = 10_000
+REPAID_AT_ONCE = 8
+
+
+class _Resting(LimitStoreUnavailable):
+    """The store was not even asked."""
+
+
+class GuardedLimits:
+    """A `LimitStore` that asks `store` while it answers, and settles later what it could not settle at once."""
+
+    def __init__(self, store: LimitStore, breaker: Breaker | None = None) -> None:
+        self._store = store
+        self._breaker = breaker or Breaker()
+        self._owed: dict[str, tuple[Reservation, Limits, int]] = {}  # by lease, the oldest first
+        self._undoing: set[asyncio.Task[None]] = set()
+
+    async def reserve(self, tenant: str, limits: Limits, lease: str, tokens: int) -> Reservation:
+        if unlimited(limits):
+            return granted(Account(), limits, tenant, lease, tokens)
+        taking = asyncio.ensure_future(self._reserve(tenant, limits, lease, tokens))
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            undoing = asyncio.create_task(self._undo(taking, limits))
+            self._undoing.add(undoing)
+            undoing.add_done_callback(self._undoing.discard)
+            raise
+
+    async def settle(self, reservation: Reservation, limits: Limits, used: int) -> None:
+        """What fails here is tried again when the store answers."""
+        if unlimited(limits):
+            return
+        try:
+            with self._asking():
+                await self._store.settle(reservation, limits, used)
+        except LimitStoreUnavailable:
+            self._owe(reservation, limits, used)
+            raise
+        await self._repay(REPAID_AT_ONCE)
+
+    async def close(self) -> None:
+        """Tries once more to settle what is owed."""
+        while self._undoing:
+            await asyncio.gather(*self._undoing)
+        await self._repay(len(self._owed))
+        await self._store.close()
+
+    async def _reserve(self, tenant: str, limits: Limits, lease: str, tokens: int) -> Reservation:
+        try:
+            with self._asking():
+                reservation = await self._store.reserve(tenant, limits, lease, tokens)
+        except _Resting:
+            raise
+        except LimitStoreUnavailable:
+            self._owe(granted(Account(), limits, tenant, lease, tokens), limits, 0)
+            raise
+        await self._repay(REPAID_AT_ONCE)
+        return reservation
+
+    async def _undo(self, taking: asyncio.Future[Reservation], limits: Limits) -> None:
+        with suppress(LimitExceeded, LimitStoreUnavailable):  # nothing was taken, or it is owed by now
+            await self.settle(await taking, limits, 0)
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        if not self._breaker.allows():
+            raise _Resting("the store is left in peace after several failures")
+        try:
+            yield
+        except LimitExceeded:
+            self._breaker.succeeded()
+            raise
+        except LimitStoreUnavailable:
+            self._breaker.failed()
+            raise
+        self._breaker.succeeded()
+
+    def _owe(self, reservation: Reservation, limits: Limits, used: int) -> None:
+        if len(self._owed) >= MAX_OWED:
+            forgotten = next(iter(self._owed))
+            del self._owed[forgotten]
+            logger.warning("limits: too much is owed to the store; lease %s will expire instead", forgotten)
+        self._owed[reservation.lease] = (reservation, limits, used)
+
+    async def _repay(self, most: int) -> None:
+        for lease in list(self._owed)[:most]:
+            owed = self._owed.pop(lease)
+            try:
+                await self._store.settle(*owed)
+            except LimitStoreUnavailable:
+                self._owed.setdefault(lease, owed)
+                return

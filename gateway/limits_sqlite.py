@@ -1,0 +1,90 @@
+"""Limits in a SQLite file: exact across the processes of one host.
+
+Nothing here outlives a minute's worth of meaning, so the file is not synced: after a power cut it may be behind.
+"""
+
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from gateway.account import LEASE, Account, granted, obstacles, refused
+from gateway.config import Limits
+from gateway.gcra import MINUTE
+from gateway.limits import LimitStoreUnavailable, Reservation
+from sessions.database import Database
+
+SCHEMA = """
+CREATE TABLE account (
+    tenant TEXT PRIMARY KEY,
+    requests INTEGER NOT NULL,
+    tokens INTEGER NOT NULL,
+    at INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE lease (
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    expires INTEGER NOT NULL,
+    PRIMARY KEY (tenant, id)
+) WITHOUT ROWID
+"""
+
+
+class SqliteLimits:
+    """A `LimitStore`. The clock must be one for all processes of the host, as the monotonic one is."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: seconds."""
+        self._database = Database(
+            path, SCHEMA, version=1, synchronous="OFF", unavailable=LimitStoreUnavailable
+        )
+        self._clock = clock
+
+    async def reserve(self, tenant: str, limits: Limits, lease: str, tokens: int) -> Reservation:
+        def take(connection: sqlite3.Connection) -> Reservation:
+            account = self._open(connection, tenant, limits)
+            standing = obstacles(account, limits, tokens, _running(connection, tenant))
+            if standing:
+                raise refused(account, limits, standing)
+            account = account.taken(limits, tokens)
+            _store(connection, tenant, account)
+            connection.execute("INSERT INTO lease VALUES (?, ?, ?)", (tenant, lease, account.at + LEASE))
+            return granted(account, limits, tenant, lease, tokens)
+
+        return await self._database.write(take)
+
+    async def settle(self, reservation: Reservation, limits: Limits, used: int) -> None:
+        def give_back(connection: sqlite3.Connection) -> None:
+            account = self._open(connection, reservation.tenant, limits)
+            held = (reservation.tenant, reservation.lease)
+            if connection.execute("DELETE FROM lease WHERE tenant = ? AND id = ?", held).rowcount:
+                _store(connection, reservation.tenant, account.settled(limits, reservation.tokens, used))
+
+        await self._database.write(give_back)
+
+    async def close(self) -> None:
+        await self._database.close()
+
+    def _open(self, connection: sqlite3.Connection, tenant: str, limits: Limits) -> Account:
+        """The tenant's account as of now, without leases that have expired (see `gateway.account.alive`)."""
+        now = int(self._clock() * 1000)
+        connection.execute(
+            "DELETE FROM lease WHERE tenant = ? AND (expires <= ? OR expires > ?)",
+            (tenant, now, now + LEASE + MINUTE),
+        )
+        row = connection.execute(
+            "SELECT requests, tokens, at FROM account WHERE tenant = ?", (tenant,)
+        ).fetchone()
+        return (Account() if row is None else Account(*row)).leaked(limits, now)
+
+
+def _running(connection: sqlite3.Connection, tenant: str) -> int:
+    (count,) = connection.execute("SELECT count(*) FROM lease WHERE tenant = ?", (tenant,)).fetchone()
+    return int(count)
+
+
+def _store(connection: sqlite3.Connection, tenant: str, account: Account) -> None:
+    connection.execute(
+        "INSERT OR REPLACE INTO account VALUES (?, ?, ?, ?)",
+        (tenant, account.requests, account.tokens, account.at),
+    )

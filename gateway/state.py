@@ -1,0 +1,30 @@
+"""Where limits and sessions live, as the configuration says: files of this host, or Redis for many."""
+
+from pathlib import Path
+
+from gateway.config import State
+from gateway.limits import LimitStore
+from gateway.limits_guard import GuardedLimits
+from gateway.limits_redis import RedisLimits
+from gateway.limits_sqlite import SqliteLimits
+from sessions import SessionStore
+from sessions.connection import connect
+from sessions.redis import RedisSessions
+from sessions.sqlite import SqliteSessions
+
+LIMITS_TIMEOUT = 0.05  # seconds; every request waits for its reservation
+SESSIONS_TIMEOUT = 0.5  # a history may be long
+
+
+def open_limits(state: State) -> LimitStore:
+    """Nothing is opened before the first use, so that a store which is down does not keep a gateway from starting."""
+    if state.redis is not None:
+        return GuardedLimits(RedisLimits(connect(state.redis, LIMITS_TIMEOUT)))
+    return GuardedLimits(SqliteLimits(Path(state.folder) / "limits.sqlite"))
+
+
+def open_sessions(state: State) -> SessionStore:
+    """As `open_limits`."""
+    if state.redis is not None:
+        return RedisSessions(connect(state.redis, SESSIONS_TIMEOUT), state.session_ttl)
+    return SqliteSessions(Path(state.folder) / "sessions.sqlite", state.session_ttl)

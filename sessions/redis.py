@@ -1,0 +1,93 @@
+"""Sessions in Redis: shared by many hosts. Redis itself forgets them when their time is over."""
+
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from typing import cast
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from sessions import Session, SessionConflict, SessionNotFound, SessionStoreUnavailable, Turn, new_session_id
+from sessions.record import decode, encode
+
+APPEND = files("sessions").joinpath("append.lua").read_text(encoding="utf-8")
+
+
+class RedisSessions:
+    """A `SessionStore`. A tenant's keys share one hash tag, so that a cluster holds them on one node."""
+
+    def __init__(self, client: Redis, ttl: float) -> None:
+        """`client` is closed with the store; `ttl`: seconds after the last append."""
+        self._client = client
+        self._life = max(1, round(ttl * 1000))
+        # Loads itself again after the server has lost it.
+        self._script = client.register_script(APPEND)
+
+    async def create(self, tenant: str) -> Session:
+        return await self._append(tenant, new_session_id(), (), "new")
+
+    async def get(self, tenant: str, session_id: str) -> Session:
+        with _asking():
+            records = await cast(
+                Awaitable[list[bytes]], self._client.lrange(_records_key(tenant, session_id), 0, -1)
+            )
+        if not records:
+            raise SessionNotFound(session_id)
+        return decode(tenant, session_id, records)
+
+    async def append(self, tenant: str, session_id: str, turns: tuple[Turn, ...], expected: int) -> Session:
+        return await self._append(tenant, session_id, turns, str(expected))
+
+    async def list(self, tenant: str) -> tuple[str, ...]:
+        with _asking():
+            async with self._client.pipeline() as both:
+                both.time()
+                both.zrange(_index_key(tenant), 0, -1, desc=True, withscores=True)
+                (seconds, microseconds), used = await both.execute()
+        expired = seconds * 1000 + microseconds / 1000 - self._life
+        return tuple(session_id.decode() for session_id, at in used if at > expired)
+
+    async def delete(self, tenant: str, session_id: str) -> None:
+        with _asking():
+            async with self._client.pipeline() as both:
+                both.delete(_records_key(tenant, session_id))
+                both.zrem(_index_key(tenant), session_id)
+                deleted, _ = await both.execute()
+        if not deleted:
+            raise SessionNotFound(session_id)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _append(self, tenant: str, session_id: str, turns: tuple[Turn, ...], expected: str) -> Session:
+        keys = [_records_key(tenant, session_id), _index_key(tenant)]
+        arguments: list[str | bytes | int] = [
+            expected,
+            encode(tenant, session_id, turns),
+            session_id,
+            self._life,
+        ]
+        with _asking():
+            outcome, *records = await self._script(keys=keys, args=arguments)
+        if outcome < 0:
+            raise SessionNotFound(session_id)
+        if outcome == 0:
+            raise SessionConflict(f"session {session_id} does not have version {expected}")
+        return decode(tenant, session_id, records[0])
+
+
+@contextmanager
+def _asking() -> Iterator[None]:
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        raise SessionStoreUnavailable(f"Redis: {error or type(error).__name__}") from error
+
+
+def _records_key(tenant: str, session_id: str) -> str:
+    return f"headrace:{{{tenant}}}:session:{session_id}"
+
+
+def _index_key(tenant: str) -> str:
+    return f"headrace:{{{tenant}}}:sessions"

@@ -1,0 +1,136 @@
+"""Sessions in a SQLite file: shared by the processes of one host, kept through crashes of any of them."""
+
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sessions import Session, SessionConflict, SessionNotFound, SessionStoreUnavailable, Turn, new_session_id
+from sessions.database import Database
+from sessions.record import decode, encode
+
+DAY = 24 * 3600.0
+PURGED_AT_ONCE = 100
+
+SCHEMA = """
+CREATE TABLE session (
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    used REAL NOT NULL,
+    PRIMARY KEY (tenant, id)
+) WITHOUT ROWID;
+CREATE INDEX session_used ON session (used);
+CREATE TABLE record (
+    tenant TEXT NOT NULL,
+    session TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (tenant, session, version)
+)
+"""
+
+
+class SqliteSessions:
+    """A `SessionStore`."""
+
+    def __init__(self, path: Path, ttl: float = 30 * DAY, clock: Callable[[], float] = time.time) -> None:
+        """`ttl`: seconds after the last append. `clock`: seconds, going on over restarts."""
+        self._database = Database(
+            path, SCHEMA, version=1, synchronous="NORMAL", unavailable=SessionStoreUnavailable
+        )
+        self._ttl = ttl
+        self._clock = clock
+
+    async def create(self, tenant: str) -> Session:
+        session = Session(id=new_session_id())
+
+        def insert(connection: sqlite3.Connection) -> None:
+            now = self._clock()
+            _purge(connection, now - self._ttl)
+            connection.execute("INSERT INTO session VALUES (?, ?, 0, ?)", (tenant, session.id, now))
+            _add_record(connection, tenant, session, ())
+
+        await self._database.write(insert)
+        return session
+
+    async def get(self, tenant: str, session_id: str) -> Session:
+        def select(connection: sqlite3.Connection) -> Session:
+            self._version(connection, tenant, session_id)
+            return _records(connection, tenant, session_id)
+
+        return await self._database.read(select)
+
+    async def append(self, tenant: str, session_id: str, turns: tuple[Turn, ...], expected: int) -> Session:
+        def add(connection: sqlite3.Connection) -> Session:
+            version = self._version(connection, tenant, session_id)
+            if version != expected:
+                raise SessionConflict(f"session {session_id} has version {version}, not {expected}")
+            connection.execute(
+                "UPDATE session SET version = ?, used = ? WHERE tenant = ? AND id = ?",
+                (version + 1, self._clock(), tenant, session_id),
+            )
+            _add_record(connection, tenant, Session(id=session_id, version=version + 1), turns)
+            return _records(connection, tenant, session_id)
+
+        return await self._database.write(add)
+
+    async def list(self, tenant: str) -> tuple[str, ...]:
+        def select(connection: sqlite3.Connection) -> tuple[str, ...]:
+            rows = connection.execute(
+                "SELECT id FROM session WHERE tenant = ? AND used > ? ORDER BY used DESC",
+                (tenant, self._clock() - self._ttl),
+            )
+            return tuple(row[0] for row in rows)
+
+        return await self._database.read(select)
+
+    async def delete(self, tenant: str, session_id: str) -> None:
+        def remove(connection: sqlite3.Connection) -> None:
+            self._version(connection, tenant, session_id)
+            _remove(connection, tenant, session_id)
+
+        await self._database.write(remove)
+
+    async def close(self) -> None:
+        await self._database.close()
+
+    def _version(self, connection: sqlite3.Connection, tenant: str, session_id: str) -> int:
+        row = connection.execute(
+            "SELECT version FROM session WHERE tenant = ? AND id = ? AND used > ?",
+            (tenant, session_id, self._clock() - self._ttl),
+        ).fetchone()
+        if row is None:
+            raise SessionNotFound(session_id)
+        return int(row[0])
+
+
+def _records(connection: sqlite3.Connection, tenant: str, session_id: str) -> Session:
+    rows = connection.execute(
+        "SELECT data FROM record WHERE tenant = ? AND session = ? ORDER BY version", (tenant, session_id)
+    )
+    return decode(tenant, session_id, (row[0] for row in rows))
+
+
+def _add_record(
+    connection: sqlite3.Connection, tenant: str, session: Session, turns: tuple[Turn, ...]
+) -> None:
+    """The record that made `session` what its version says."""
+    connection.execute(
+        "INSERT INTO record VALUES (?, ?, ?, ?)",
+        (tenant, session.id, session.version, encode(tenant, session.id, turns)),
+    )
+
+
+def _purge(connection: sqlite3.Connection, before: float) -> None:
+    """Sessions that nobody used since, a few at a time, so that no caller waits for all of them."""
+    expired = connection.execute(
+        "SELECT tenant, id FROM session WHERE used <= ? LIMIT ?", (before, PURGED_AT_ONCE)
+    ).fetchall()
+    for tenant, session_id in expired:
+        _remove(connection, tenant, session_id)
+
+
+def _remove(connection: sqlite3.Connection, tenant: str, session_id: str) -> None:
+    connection.execute("DELETE FROM session WHERE tenant = ? AND id = ?", (tenant, session_id))
+    connection.execute("DELETE FROM record WHERE tenant = ? AND session = ?", (tenant, session_id))
