@@ -16,7 +16,7 @@ def build(config: EngineConfig) -> tuple[Steps, Callable[[int], None]]:
     from backends.engine.runner import load_runner
 
     vocabulary = msgspec.msgpack.decode(Path(config.vocabulary).read_bytes(), type=list[bytes])
-    runner, eos, vocab_size, max_model_len = load_runner(config)
+    runner, eos, vocab_size, max_model_len = load_runner(config, len(vocabulary))
     return Engine(config, runner, vocabulary, eos, vocab_size, max_model_len), runner.set_threads
 
 

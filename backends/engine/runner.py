@@ -1,0 +1,130 @@
+"""Runs batches of a decoder on its device, and sets one up from what an engine is started with."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from backends.engine.batch import Batch, Row
+from backends.engine.sampler import sample
+from backends.kernels.layout import LONG, KVCache, Layout, Span
+from backends.kernels.select import kernels_for
+from backends.layers.linear import cpu_has_bfloat16
+from backends.models.checkpoint import open_checkpoint
+from backends.models.decoder import Decoder
+from backends.models.loader import load_decoder
+from backends.models.registry import decoder_config
+from backends.wire import EngineConfig, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A step under way: the sampled ids, and the rows of the batch that they are for."""
+
+    ids: torch.Tensor
+    wanted: list[int]
+    rows: int
+
+
+class ModelRunner:
+    """A decoder with the KV cache that EngineConfig asks for. Implements `batch.Runner`."""
+
+    def __init__(self, model: Decoder, config: EngineConfig) -> None:
+        self._model = model
+        self._device = model.embedding.device
+        shape = model.config
+        cache = KVCache(
+            shape.layers,
+            config.kv_blocks,
+            config.block_size,
+            shape.kv_heads,
+            shape.head_dim,
+            dtype=model.embedding.dtype,
+            device=self._device,
+        )
+        positions = min(shape.max_positions, config.kv_blocks * config.block_size)
+        cos, sin = (table.to(self._device) for table in shape.rope.tables(shape.head_dim, positions))
+        self._block_size = config.block_size
+        self._kernels = kernels_for(cache, cos, sin, shape.heads)
+
+    def launch(self, batch: Batch) -> Pending:
+        """Queue one forward pass over all rows, and the sampling of those that want a token."""
+        spans = [Span(row.start, len(row.tokens), row.blocks) for row in batch.rows]
+        layout = Layout(spans, self._block_size, self._device)
+        wanted = [index for index, row in enumerate(batch.rows) if row.sampling is not None]
+        samplings = [row.sampling for row in batch.rows if row.sampling is not None]
+        positions = [spans[index].stop for index in wanted]
+        with torch.inference_mode():
+            ids = torch.tensor([token for row in batch.rows for token in row.tokens], device=self._device)
+            last = layout.tensor((layout.firsts + layout.counts - 1)[wanted])
+            logits = self._model.forward(ids, layout, last, self._kernels)
+            sampled = sample(logits, samplings, positions, self._kernels)
+        return Pending(sampled, wanted, len(batch.rows))
+
+    def collect(self, pending: Pending) -> list[int | None]:
+        """Wait for a step. The sampled id of each row, None for rows without sampling."""
+        tokens: list[int | None] = [None] * pending.rows
+        for index, token in zip(pending.wanted, pending.ids.tolist(), strict=True):
+            tokens[index] = token
+        return tokens
+
+    def set_threads(self, threads: int) -> None:
+        """How many CPU threads the next steps use; the kernels of `backends.kernels.cpu` follow torch."""
+        torch.set_num_threads(threads)
+
+    def warm_up(self) -> None:
+        """Compile what is compiled on first use. Only before the first real batch: it writes to the cache."""
+        sampling = Sampling(max_tokens=1, temperature=1.0, top_p=0.5)
+        for count in (LONG, 1):
+            blocks = list(range(-(-count // self._block_size)))
+            self.collect(self.launch(Batch([Row([0] * count, 0, blocks, sampling)])))
+
+
+def load_runner(
+    config: EngineConfig, vocab_size: int | None = None
+) -> tuple[ModelRunner, frozenset[int], int, int]:
+    """The runner of `config.model`, its end-of-text ids, its vocabulary size and the most tokens of a sequence.
+
+    `vocab_size`: the tokenizer's, where it is known; ids beyond it, which only pad the weights, are never sampled.
+    Raises CheckpointError for files that cannot be read, ValueError naming the field or tensor that does not fit.
+    """
+    checkpoint = open_checkpoint(Path(config.model))
+    shape = decoder_config(checkpoint.config)
+    length = model_length(config, shape.max_positions)
+    device = torch.device(config.device)
+    model = load_decoder(checkpoint, shape, dtype_for(config.dtype, device), device, vocab_size)
+    runner = ModelRunner(model, config)
+    runner.warm_up()
+    return runner, eos_ids(checkpoint.generation, checkpoint.config), model.vocab_size, length
+
+
+def dtype_for(name: str, device: torch.device) -> torch.dtype:
+    """The type to compute in; `auto` is bfloat16 where the device has instructions for it. Raises ValueError."""
+    if device.type == "cpu" and name == "float16":
+        raise ValueError("dtype: float16 needs a GPU; the CPU kernels have float32 and bfloat16")
+    if name == "auto":
+        fast = device.type != "cpu" or cpu_has_bfloat16()
+        return torch.bfloat16 if fast else torch.float32
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def model_length(config: EngineConfig, max_positions: int) -> int:
+    """The most tokens of one sequence: what is asked for or else the model's own, and no more than all blocks
+    hold. Raises ValueError when more is asked for than the model was made for."""
+    asked = config.max_model_len
+    if asked is not None and asked > max_positions:
+        raise ValueError(
+            f"max_model_len: {asked} is beyond the model's max_position_embeddings, {max_positions}"
+        )
+    return min(asked or max_positions, config.kv_blocks * config.block_size)
+
+
+def eos_ids(generation: Mapping[str, Any], config: Mapping[str, Any]) -> frozenset[int]:
+    """The ids that end a text: generation_config.json's, or else config.json's. There may be several, or none."""
+    ids = generation.get("eos_token_id", config.get("eos_token_id"))
+    if ids is None:
+        return frozenset()
+    return frozenset(ids if isinstance(ids, list) else [ids])

@@ -1,0 +1,96 @@
+"""The kernels for CPUs: numba between the matrix products, torch's flash attention for long spans.
+
+Decode rows run all at once over the cache where it lies. A span of many tokens is worth a copy of its keys and
+values, as torch's blocked kernel is several times faster per product.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from backends.kernels import draws, loops
+from backends.kernels.layout import KVCache, Layout
+from backends.kernels.reference import Kernels
+
+Array = NDArray[Any]
+Part = tuple[torch.Tensor, torch.Tensor]  # attention over some of the keys, and its log-sum-exp
+
+
+class Cpu(Kernels):
+    """As Kernels; float32 and bfloat16."""
+
+    def __init__(self, cache: KVCache, cos: torch.Tensor, sin: torch.Tensor, heads: int) -> None:
+        super().__init__(cache, cos, sin, heads)
+        self._cache = _array(cache.keys), _array(cache.values)
+        self._rope = cos.numpy(), sin.numpy()
+
+    def add_norm(
+        self, residual: torch.Tensor, update: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
+        out = torch.empty_like(update)
+        loops.add_norm(residual.numpy(), _array(update), weight.numpy(), np.float32(eps), _array(out))
+        return out
+
+    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        out = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
+        loops.silu_mul(_array(gate_up), _array(out))
+        return out
+
+    def attention(self, layer: int, qkv: torch.Tensor, layout: Layout) -> torch.Tensor:
+        out = qkv.new_empty(len(qkv), self.heads * self.head_dim)
+        loops.attention(
+            layer,
+            _array(qkv),
+            *self._rope,
+            *self._cache,
+            layout.positions,
+            layout.rows,
+            layout.tables,
+            layout.short_tokens,
+            np.float32(self.scale),
+            _array(out),
+        )
+        for index in layout.long_spans:
+            tokens, span = layout.tokens(index), layout.spans[index]
+            q = qkv[tokens, : self.heads * self.head_dim].view(span.count, self.heads, self.head_dim)
+            keys, values = self.cache.gather(layer, layout.device_tables[index], span.stop)
+            out[tokens] = self.attend_span(q, keys, values, span.start).flatten(1)
+        return out
+
+    def draw(self, scores: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(keys)
+        draws.draw(scores.numpy(), keys.numpy().view(np.uint64), out.numpy())
+        return out
+
+    def attend_span(
+        self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, start: int
+    ) -> torch.Tensor:
+        q, keys, values = (side.transpose(0, 1)[None] for side in (q, keys, values))
+        own = self._flash(q, keys[:, :, start:], values[:, :, start:], causal=True)
+        if start == 0:
+            merged = own[0]
+        else:
+            merged = _merge(self._flash(q, keys[:, :, :start], values[:, :, :start], causal=False), own)
+        return merged[0].transpose(0, 1)
+
+    def _flash(self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, causal: bool) -> Part:
+        """[1, H, n, D] and [1, H, n]. The kernel's causal mask is aligned top left, which is right for a span's
+        own keys only."""
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            q, keys, values, 0.0, causal, scale=self.scale
+        )
+        return out, lse
+
+
+def _merge(one: Part, other: Part) -> torch.Tensor:
+    """Attention over the union of two disjoint sets of keys (arXiv:2205.14135, section 3.1)."""
+    weight = torch.sigmoid(one[1] - other[1])[..., None]
+    return (one[0] * weight + other[0] * (1 - weight)).to(one[0].dtype)
+
+
+def _array(tensor: torch.Tensor) -> Array:
+    """The tensor's memory as loops take it: bfloat16 as int16."""
+    array: Array = (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return array

@@ -1,0 +1,113 @@
+"""Where the tokens of a batch lie: in their sequences, and in the blocks of the KV cache."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int32]
+
+# A span of this many tokens is long: blocked kernels over a contiguous copy of its keys and values then win.
+LONG = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """`count` ≥ 1 tokens of one sequence at the positions from `start` on, its KV in `blocks` (see batch.Row)."""
+
+    start: int
+    count: int
+    blocks: Sequence[int]
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.count
+
+
+class KVCache:
+    """Keys and values of all layers, each [layers, blocks, block_size, kv_heads, head_dim].
+
+    Unwritten places hold anything, NaN included, and are never read.
+    """
+
+    def __init__(
+        self, layers: int, blocks: int, block_size: int, kv_heads: int, head_dim: int, **kind: Any
+    ) -> None:
+        """`kind`: dtype and device of the tensors."""
+        self.keys = torch.empty(layers, blocks, block_size, kv_heads, head_dim, **kind)
+        self.values = torch.empty_like(self.keys)
+
+    @property
+    def block_size(self) -> int:
+        return int(self.keys.shape[2])
+
+    def gather(self, layer: int, table: torch.Tensor, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Copies of one sequence's keys and values up to position `stop`, each [stop, kv_heads, head_dim]."""
+        keys, values = (
+            cache[layer].index_select(0, table).flatten(0, 1)[:stop] for cache in (self.keys, self.values)
+        )
+        return keys, values
+
+
+class Layout:
+    """One batch as arrays: the spans' tokens one after another.
+
+    positions  [tokens]            of each token in its sequence
+    rows       [tokens]            the span of each token
+    tables     [spans, most]       the blocks of each span, padded with 0
+    """
+
+    def __init__(self, spans: Sequence[Span], block_size: int, device: torch.device) -> None:
+        """Raises ValueError for a span without tokens, or one that reaches beyond its blocks."""
+        for span in spans:
+            if span.count < 1 or span.start < 0 or span.stop > len(span.blocks) * block_size:
+                raise ValueError(f"{span}: must hold tokens, all inside blocks of {block_size}")
+        self.spans = spans
+        self.block_size = block_size
+        self.device = device
+        counts = self.counts = np.array([span.count for span in spans])
+        self.firsts = np.cumsum(counts) - counts  # [spans]: where each span's tokens begin
+        starts = np.array([span.start for span in spans])
+        self.positions: Ints = (np.arange(counts.sum()) + np.repeat(starts - self.firsts, counts)).astype(
+            np.int32
+        )
+        self.rows: Ints = np.repeat(np.arange(len(spans), dtype=np.int32), counts)
+        self.tables: Ints = np.zeros((len(spans), max(len(span.blocks) for span in spans)), np.int32)
+        for table, span in zip(self.tables, spans, strict=True):
+            table[: len(span.blocks)] = span.blocks
+
+    @cached_property
+    def places(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Block and offset of each token's own key and value, int64 [tokens] each."""
+        block = self.tables[self.rows, self.positions // self.block_size]
+        return self.tensor(block.astype(np.int64)), self.tensor(self.positions % self.block_size).long()
+
+    @cached_property
+    def device_positions(self) -> torch.Tensor:
+        return self.tensor(self.positions)
+
+    @cached_property
+    def device_tables(self) -> torch.Tensor:
+        return self.tensor(self.tables)
+
+    @cached_property
+    def short_tokens(self) -> Ints:
+        """The tokens of spans that are not long: those that attend to the cache where it lies."""
+        return np.flatnonzero(self.counts[self.rows] < LONG).astype(np.int32)
+
+    @cached_property
+    def long_spans(self) -> list[int]:
+        """The spans that are worth a copy of their keys and values."""
+        return [index for index, span in enumerate(self.spans) if span.count >= LONG]
+
+    def tokens(self, span: int) -> slice:
+        """Where the tokens of one span lie in the batch."""
+        first = int(self.firsts[span])
+        return slice(first, first + self.spans[span].count)
+
+    def tensor(self, array: NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(array).to(self.device)

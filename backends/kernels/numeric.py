@@ -1,0 +1,82 @@
+"""Numbers inside numba kernels: bfloat16, which numba does not know, and an exponential that vectorises.
+
+A bfloat16 array travels as int16: the upper half of a float32's bits. `widen` and `narrow` leave float32 alone,
+so that one kernel serves both types.
+"""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from backends.kernels.team import jit
+
+_I16, _I32, _F32 = ir.IntType(16), ir.IntType(32), ir.FloatType()
+
+_LOWEST, _HIGHEST = np.float32(-87.0), np.float32(88.0)  # beyond, the result is no normal number
+_LOG2_E = np.float32(1.4426950408889634)
+_LN2_HIGH = np.float32(0.693359375)  # exact in few bits, so that n * _LN2_HIGH is exact
+_LN2_LOW = np.float32(-2.12194440e-4)
+_HALF, _ONE = np.float32(0.5), np.float32(1.0)
+# exp(r) = 1 + r + r² · P(r) on |r| ≤ ln(2) / 2: the minimax polynomial of Cephes' expf (Moshier, public)
+_P0, _P1, _P2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
+_P3, _P4, _P5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def widen(context: Any, value: Any) -> Any:
+    """float32 of a float32, or of a bfloat16 that came as int16."""
+
+    def lower(_: Any, builder: Any, __: Any, values: Any) -> Any:
+        if value == types.float32:
+            return values[0]
+        return builder.bitcast(builder.shl(builder.zext(values[0], _I32), _I32(16)), _F32)
+
+    return types.float32(value), lower
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def narrow(context: Any, value: Any, like: Any) -> Any:
+    """`value` in the type of `like`: float32, or int16 for bfloat16, rounded to nearest even."""
+
+    def lower(_: Any, builder: Any, __: Any, values: Any) -> Any:
+        if like == types.float32:
+            return values[0]
+        bits = builder.bitcast(values[0], _I32)
+        odd = builder.and_(builder.lshr(bits, _I32(16)), _I32(1))
+        rounded = builder.add(bits, builder.add(odd, _I32(0x7FFF)))
+        return builder.trunc(builder.lshr(rounded, _I32(16)), _I16)
+
+    return like(types.float32, like), lower
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _float_of_bits(context: Any, bits: Any) -> Any:
+    def lower(_: Any, builder: Any, __: Any, values: Any) -> Any:
+        return builder.bitcast(values[0], _F32)
+
+    return types.float32(types.int32), lower
+
+
+@jit
+def exp(x: Any) -> Any:
+    """exp(x) in float32, relative error below 2e-7; below -87 and above 88 as there. NaN stays NaN."""
+    x = _LOWEST if x < _LOWEST else x
+    x = _HIGHEST if x > _HIGHEST else x
+    n = np.floor(x * _LOG2_E + _HALF)
+    r = x - n * _LN2_HIGH - n * _LN2_LOW
+    tail = ((((_P0 * r + _P1) * r + _P2) * r + _P3) * r + _P4) * r + _P5
+    return (tail * r * r + r + _ONE) * _float_of_bits((np.int32(n) + np.int32(127)) << np.int32(23))
+
+
+@partial(jit, nans=False)
+def largest(rows: Any, row: Any, count: Any) -> Any:
+    """The largest of rows[row, :count], count ≥ 1. A function of its own because a maximum vectorises only
+    where NaN is of no concern: among NaNs the answer is any of them or any other."""
+    best = rows[row, 0]
+    for place in range(count):
+        best = max(best, rows[row, place])
+    return best

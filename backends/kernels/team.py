@@ -1,0 +1,119 @@
+"""`share`: a parallel loop for numba on the threads that torch already has.
+
+Numba's own thread pools sleep between two loops, and waking them costs 50 to 150 µs where a step has some
+hundred loops; a pool that spins would fight torch's. The OpenMP runtime that torch brings exports
+`GOMP_parallel(function, data, threads, flags)` (the ABI of GCC's libgomp, which LLVM's libomp keeps too). A loop
+run through it starts and joins in about 2 µs, has as many threads as `torch.set_num_threads` says, and idles as
+torch idles. Where the symbol is missing the loop runs on the calling thread.
+"""
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch  # noqa: F401  (loads the OpenMP runtime)
+from llvmlite import binding, ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SYMBOL = "headrace_team"  # compiled loops call it; where it leads is decided in each process, see `_entry`
+_VOID, _POINTER = ir.VoidType(), ir.IntType(8).as_pointer()
+_I32, _I64 = ir.IntType(32), ir.IntType(64)
+_Work = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_Team = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+
+
+def jit(function: F, nans: bool = True) -> F:
+    """`numba.njit` as all kernels want it: cached on disk, sums in any order, no exceptions from arithmetic.
+
+    NaN keeps its meaning unless `nans` is False. A cached kernel is renewed when its own file changes, not when
+    this one does.
+    """
+    fastmath = {"reassoc", "contract", "nsz", "arcp"} | (set() if nans else {"nnan"})
+    compiled: F = njit(cache=True, error_model="numpy", fastmath=fastmath)(function)
+    return compiled
+
+
+def alone(work: int, data: int, threads: int, flags: int) -> None:
+    """The stand-in for GOMP_parallel: the whole loop on the calling thread."""
+    _Work(work)(data)
+
+
+def _entry(library: Any) -> Any:
+    return getattr(library, "GOMP_parallel", None) or _Team(alone)
+
+
+_team = _entry(ctypes.CDLL(None))
+binding.add_symbol(_SYMBOL, ctypes.cast(_team, ctypes.c_void_p).value)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def share(typing_context: Any, body: Any, count: Any, arguments: Any) -> Any:
+    """share(body, count, arguments): run body(i, *arguments) for each i in range(count), in any order.
+
+    For use inside `jit` functions. `body` is a `jit` function without a result; idle threads fetch the next i, so
+    uneven work balances itself. Raises MemoryError when a body fails, which only an allocation can.
+    """
+    signature = (types.int64, *arguments.types)
+    body.dispatcher.compile(signature)
+    compiled = body.dispatcher.overloads[signature]
+
+    def lower(context: Any, builder: Any, _: Any, values: Any) -> Any:
+        context.add_linking_libs([compiled.library])
+        fields = cgutils.unpack_tuple(builder, values[2])
+        shared = _Shared(builder, values[1], fields)
+        function = _outline(context, builder, compiled, signature, shared)
+        # One item needs no team; otherwise 0 means as many threads as torch has been set to.
+        threads = builder.select(builder.icmp_signed("<=", values[1], _I64(1)), _I32(1), _I32(0))
+        team_type = ir.FunctionType(_VOID, [function.type, _POINTER, _I32, _I32])
+        team = cgutils.get_or_insert_function(builder.module, team_type, _SYMBOL)
+        builder.call(team, [function, builder.bitcast(shared.at, _POINTER), threads, _I32(0)])
+        with builder.if_then(builder.icmp_signed("!=", builder.load(shared.field(builder, 1)), _I64(0))):
+            context.call_conv.return_user_exc(builder, MemoryError, ("a parallel loop failed",))
+        return context.get_dummy_value()
+
+    return types.void(body, types.int64, arguments), lower
+
+
+class _Shared:
+    """What the threads of one loop share, on the caller's stack: next i, failed, count, the arguments."""
+
+    def __init__(self, builder: Any, count: Any, fields: list[Any]) -> None:
+        self.arguments = len(fields)
+        self.type = ir.LiteralStructType([_I64, _I64, _I64, *(field.type for field in fields)])
+        self.at = cgutils.alloca_once(builder, self.type)
+        for place, value in enumerate([_I64(0), _I64(0), count, *fields]):
+            builder.store(value, self.field(builder, place))
+
+    def field(self, builder: Any, place: int, base: Any = None) -> Any:
+        return cgutils.gep_inbounds(builder, base or self.at, 0, place)
+
+
+def _outline(context: Any, builder: Any, compiled: Any, signature: Any, shared: _Shared) -> Any:
+    """A function `void (void *shared)` that fetches and runs items until none is left."""
+    name = builder.module.get_unique_name(f"{builder.function.name}.shared")
+    function = ir.Function(builder.module, ir.FunctionType(_VOID, [_POINTER]), name=name)
+    function.linkage = "internal"
+    entry, fetch, work, done = (
+        function.append_basic_block(block) for block in ("entry", "fetch", "work", "done")
+    )
+    inner = ir.IRBuilder(entry)
+    base = inner.bitcast(function.args[0], shared.type.as_pointer())
+    count = inner.load(shared.field(inner, 2, base))
+    arguments = [inner.load(shared.field(inner, 3 + place, base)) for place in range(shared.arguments)]
+    inner.branch(fetch)
+    inner.position_at_end(fetch)
+    item = inner.atomic_rmw("add", shared.field(inner, 0, base), _I64(1), "monotonic")
+    inner.cbranch(inner.icmp_signed("<", item, count), work, done)
+    inner.position_at_end(work)
+    callee = context.declare_function(builder.module, compiled.fndesc)
+    status, _ = context.call_conv.call_function(inner, callee, types.none, signature, [item, *arguments])
+    with inner.if_then(status.is_error, likely=False):
+        inner.atomic_rmw("or", shared.field(inner, 1, base), _I64(1), "monotonic")
+    inner.branch(fetch)
+    inner.position_at_end(done)
+    inner.ret_void()
+    return function
