@@ -1,0 +1,66 @@
+"""Which submissions an engine refuses, and in which words. Nothing that passes here can fail for what it asks."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from backends.wire import Refused, Sampling, Submit
+
+MAX_STOPS = 32_768  # characters of all stop strings of a request: their automaton takes milliseconds to build
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`context_length`: tokens of prompt and answer together, that the model and the KV blocks can take."""
+
+    vocab_size: int
+    context_length: int
+
+
+def refusal(submit: Submit, limits: Limits) -> Refused | None:
+    """Why `submit` cannot run, however long it waits. The message names the field; None when it can."""
+    if len(submit.prompt) + 1 > limits.context_length:
+        message = (
+            f"prompt: {len(submit.prompt)} tokens and at least one of answer are more than the context of "
+            f"{limits.context_length} tokens"
+        )
+        return Refused(id=submit.id, code="context_length_exceeded", message=message)
+    fault = next(_faults(submit, limits), None)
+    return None if fault is None else Refused(id=submit.id, code="invalid", message=fault)
+
+
+def _faults(submit: Submit, limits: Limits) -> Iterator[str]:
+    if not submit.prompt:
+        yield "prompt: it is empty"
+    elif not (0 <= min(submit.prompt) and max(submit.prompt) < limits.vocab_size):
+        yield f"prompt: an id is outside the vocabulary of {limits.vocab_size}"
+    # Each comparison is such that it fails for NaN.
+    if submit.timeout is not None and not submit.timeout >= 0:
+        yield f"timeout: {submit.timeout} is not a time from now on"
+    yield from _sampling_faults(submit.sampling, limits)
+
+
+def _sampling_faults(sampling: Sampling, limits: Limits) -> Iterator[str]:
+    if sampling.max_tokens < 1:
+        yield f"sampling.max_tokens: {sampling.max_tokens} is less than 1"
+    if not (sampling.temperature >= 0 and math.isfinite(sampling.temperature)):
+        yield f"sampling.temperature: {sampling.temperature} is not a finite number from 0 on"
+    if not 0 < sampling.top_p <= 1:
+        yield f"sampling.top_p: {sampling.top_p} is not above 0 and at most 1"
+    if sampling.top_k < 0:
+        yield f"sampling.top_k: {sampling.top_k} is negative"
+    if not 0 <= sampling.seed < 2**64:
+        yield f"sampling.seed: {sampling.seed} is not an unsigned number of 64 bits"
+    yield from _stop_faults(sampling, limits)
+
+
+def _stop_faults(sampling: Sampling, limits: Limits) -> Iterator[str]:
+    if "" in sampling.stop:
+        yield "sampling.stop: a stop string is empty"
+    if any("\ud800" <= letter <= "\udfff" for stop in sampling.stop for letter in stop):
+        yield "sampling.stop: a stop string is no Unicode text"
+    if sum(map(len, sampling.stop)) > MAX_STOPS:
+        yield f"sampling.stop: the strings have more than {MAX_STOPS} characters together"
+    for id in sampling.stop_token_ids:
+        if not 0 <= id < limits.vocab_size:
+            yield f"sampling.stop_token_ids: {id} is outside the vocabulary of {limits.vocab_size}"

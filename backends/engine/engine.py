@@ -1,0 +1,246 @@
+"""The engine: sequences in, tokens out, one step at a time.
+
+It knows token ids and a vocabulary of bytes, nothing of text, sockets or the device; its runner has the model. One
+thread calls it. What it promises:
+    - an answer does not depend on what else runs, on chunks, on cached prefixes, or on having been preempted;
+    - once `step` has told a generation's finish, or `abort` has returned, its blocks are back;
+    - a failing step ends the sequences that were in it, never the engine.
+"""
+
+import itertools
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from backends.engine.admission import Limits, refusal
+from backends.engine.batch import Batch, Runner
+from backends.engine.cache import BlockCache
+from backends.engine.scheduler import Scheduled, Scheduler
+from backends.engine.sequence import Sequence
+from backends.engine.stops import StopMatcher
+from backends.wire import EngineConfig, FinishReason, Load, Output, Refused, Submit
+
+COUNTERS = ("prompt_tokens", "cached_tokens", "generation_tokens", "steps", "step_tokens", "step_rows")
+Told = list[tuple[bytes, Output]]  # what to tell which sender
+
+_log = logging.getLogger(__name__)
+
+
+class Engine:
+    """Continuous batching over one runner. See `backends.wire` for what goes in and comes out."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: Runner,
+        vocabulary: list[bytes],
+        eos: frozenset[int],
+        vocab_size: int,
+        max_model_len: int,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`vocabulary`: for each id its bytes, for stop strings; it may end before `vocab_size`, as padded ones do.
+
+        `max_model_len`: the model's. The context is that, or what `config` allows or its blocks hold if that is
+        less. Raises ValueError when a limit in `config` leaves no room to work.
+        """
+        self._name = config.name
+        self._runner = runner
+        self._vocabulary = vocabulary + [b""] * (vocab_size - len(vocabulary))
+        self._eos = eos
+        self._clock = clock
+        self._max_waiting = config.max_waiting
+        self._cache = BlockCache(config.kv_blocks, config.block_size)
+        self._scheduler = Scheduler(self._cache, config.token_budget, config.max_sequences)
+        self._limits = Limits(vocab_size, _context_length(config, max_model_len))
+        self._live: dict[tuple[bytes, str], Sequence] = {}
+        self._numbers = itertools.count()
+        self._counts: Counter[str] = Counter()  # see COUNTERS
+        self._finished: Counter[str] = Counter()
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and answer together."""
+        return self._limits.context_length
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has anything to do."""
+        return bool(self._live)
+
+    def submit(self, sender: bytes, submit: Submit) -> Refused | None:
+        """Take work in; None when it will run. An answer that would not fit the context ends where that ends."""
+        if (sender, submit.id) in self._live:
+            return Refused(id=submit.id, code="invalid", message="id: a generation with this id is running")
+        refused = refusal(submit, self._limits)
+        if refused is None and len(self._scheduler.waiting) >= self._max_waiting:
+            message = f"{self._max_waiting} requests are waiting already"
+            refused = Refused(id=submit.id, code="overloaded", message=message)
+        if refused is None:
+            sequence = self._sequence(sender, submit)
+            self._live[sender, submit.id] = sequence
+            self._scheduler.add(sequence)
+        return refused
+
+    def _sequence(self, sender: bytes, submit: Submit) -> Sequence:
+        now = self._clock()
+        sampling = submit.sampling
+        return Sequence(
+            sender=sender,
+            id=submit.id,
+            ids=list(submit.prompt),
+            prompt_length=len(submit.prompt),
+            sampling=sampling,
+            ends=frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self._eos),
+            max_length=min(len(submit.prompt) + sampling.max_tokens, self.context_length),
+            number=next(self._numbers),
+            arrived=now,
+            salt=submit.salt,
+            priority=submit.priority,
+            deadline=None if submit.timeout is None else now + submit.timeout,
+            stops=StopMatcher(stop.encode() for stop in sampling.stop) if sampling.stop else None,
+        )
+
+    def abort(self, sender: bytes, id: str) -> None:
+        """Drop a generation, wherever it is; what it has computed stays cached. Unknown ids are ignored."""
+        sequence = self._live.get((sender, id))
+        if sequence is not None:
+            self._remove(sequence, "abort", keep=True)
+
+    def abort_sender(self, sender: bytes) -> None:
+        """Drop all generations of one sender."""
+        for key in [key for key in self._live if key[0] == sender]:
+            self.abort(*key)
+
+    def step(self) -> Told:
+        """Give every sequence that is scheduled some tokens. Returns what there is to tell, for which sender."""
+        told = self._expire()
+        scheduled = self._scheduler.schedule()
+        if not scheduled:
+            return told
+        self._note(scheduled)
+        batch = Batch([sequence.row(count) for sequence, count in scheduled])
+        try:
+            sampled = self._collect(batch, self._runner.launch(batch))
+        except Exception as error:
+            _log.exception("a step of %d rows failed", len(scheduled))
+            return told + self._fail(scheduled, error)
+        return told + self._emit(scheduled, sampled)
+
+    def _expire(self) -> Told:
+        """End what is past its deadline, waiting or running; its last output has what was held back."""
+        now = self._clock()
+        late = [each for each in self._live.values() if each.deadline is not None and now >= each.deadline]
+        return [self._end(sequence, "deadline", now) for sequence in late]
+
+    def _note(self, scheduled: list[Scheduled]) -> None:
+        """Keep count of the step, and of who starts in it."""
+        now = self._clock()
+        for sequence, _ in scheduled:
+            if sequence.scheduled is None:
+                sequence.scheduled = now
+                self._counts["prompt_tokens"] += sequence.prompt_length
+                self._counts["cached_tokens"] += sequence.cached
+        self._counts["steps"] += 1
+        self._counts["step_tokens"] += sum(count for _, count in scheduled)
+        self._counts["step_rows"] += len(scheduled)
+
+    def _collect(self, batch: Batch, pending: Any) -> list[int | None]:
+        """Raises what the runner raises, and ValueError where its answer cannot be."""
+        sampled = self._runner.collect(pending)
+        for row, token in zip(batch.rows, sampled, strict=True):
+            if (token is None) != (row.sampling is None):
+                raise ValueError("the runner sampled where it was not asked to, or did not where it was")
+            if token is not None and not 0 <= token < self._limits.vocab_size:
+                raise ValueError(f"the runner sampled {token}, outside the vocabulary")
+        return sampled
+
+    def _fail(self, scheduled: list[Scheduled], error: Exception) -> Told:
+        """End all that were in a failed step. What it wrote is unknown, so their own blocks are not cached."""
+        now = self._clock()
+        message = f"a step failed with {type(error).__name__}, see the engine's log"
+        return [self._end(sequence, "error", now, message) for sequence, _ in scheduled]
+
+    def _emit(self, scheduled: list[Scheduled], sampled: list[int | None]) -> Told:
+        now = self._clock()
+        told: Told = []
+        for (sequence, count), token in zip(scheduled, sampled, strict=True):
+            sequence.computed += count
+            if sequence.computed <= sequence.prompt_length:
+                self._cache.store(sequence)  # at once, for whoever else begins like this
+            if token is not None:
+                told += self._accept(sequence, token, now)
+        return told
+
+    def _accept(self, sequence: Sequence, token: int, now: float) -> Told:
+        self._counts["generation_tokens"] += 1
+        if sequence.first_token is None:
+            sequence.first_token = now
+        finish = sequence.accept(token, self._vocabulary[token])
+        if finish is not None:
+            return [self._end(sequence, finish, now)]
+        ids = sequence.tell(self._vocabulary)
+        return [(sequence.sender, Output(id=sequence.id, ids=ids, cached=sequence.cached))] if ids else []
+
+    def _end(
+        self, sequence: Sequence, finish: FinishReason, now: float, error: str | None = None
+    ) -> tuple[bytes, Output]:
+        self._remove(sequence, finish, keep=error is None)
+        output = Output(
+            id=sequence.id,
+            ids=sequence.tell_all(),
+            finish=finish,
+            trim=sequence.trim,
+            cached=sequence.cached,
+            error=error,
+            timings=sequence.timings(now),
+        )
+        return sequence.sender, output
+
+    def _remove(self, sequence: Sequence, finish: FinishReason, *, keep: bool) -> None:
+        del self._live[sequence.sender, sequence.id]
+        self._scheduler.remove(sequence, keep=keep)
+        self._finished[finish] += 1
+
+    def cache_changes(self) -> tuple[list[bytes], list[bytes]]:
+        """Keys of blocks that entered and that left the prefix cache since the last call."""
+        return self._cache.changes()
+
+    def cache_keys(self) -> list[bytes]:
+        """Keys of all blocks in the prefix cache."""
+        return self._cache.keys()
+
+    def load(self) -> Load:
+        """How busy it is, and its counters; it knows nothing of incarnations."""
+        return Load(
+            engine=self._name,
+            incarnation="",
+            running=len(self._scheduler.running),
+            waiting=len(self._scheduler.waiting),
+            blocks_total=self._cache.total,
+            blocks_free=self._cache.free,
+            blocks_cached=self._cache.evictable,
+            prefix_queries=self._scheduler.queries,
+            prefix_hits=self._scheduler.hits,
+            preemptions=self._scheduler.preemptions,
+            finished=dict(self._finished),
+            **{name: self._counts[name] for name in COUNTERS},
+        )
+
+    def check(self) -> None:
+        """Recompute every invariant from scratch. Raises AssertionError where one does not hold."""
+        self._scheduler.check()
+        queued = self._scheduler.running + self._scheduler.waiting
+        assert {id(sequence) for sequence in queued} == {id(sequence) for sequence in self._live.values()}
+        for sequence in queued:
+            assert len(sequence.ids) < sequence.max_length <= self.context_length
+
+
+def _context_length(config: EngineConfig, max_model_len: int) -> int:
+    allowed = max_model_len if config.max_model_len is None else min(max_model_len, config.max_model_len)
+    length = min(allowed, config.kv_blocks * config.block_size)
+    if length < 2:
+        raise ValueError(f"max_model_len: a context of {length} tokens holds no prompt and answer")
+    return length

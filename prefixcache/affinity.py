@@ -1,0 +1,98 @@
+"""Which replica holds which prefixes, as far as the engines have told.
+
+Blocks are named by keys that chain: a key depends on the salt, on the block's tokens and on all tokens before it.
+So a key that is present says that a whole prefix is, and nobody can compute a tenant's keys without its salt.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from prefixcache.tokens import WIDTH, pack
+
+DIGEST = 16  # bytes kept of each SHA-256: 2**64 blocks until a collision is likely
+
+
+def block_keys(salt: bytes, ids: Sequence[int], block_size: int, parent: bytes | None = None) -> list[bytes]:
+    """One key of 16 bytes for each full block of `ids`; a partial block at the end has none.
+
+    key(i) = SHA-256(key(i-1) ‖ tokens of block i as little-endian 32 bits), truncated. Before the first block stands
+    SHA-256("salt" ‖ length of the salt as 64 bits ‖ salt). To go on from block i, pass key(i) as `parent` and the
+    ids that follow it. Raises ValueError when `block_size` is not positive, OverflowError for ids beyond 32 bits.
+    """
+    if block_size < 1:
+        raise ValueError(f"block_size: {block_size} is not positive")
+    key = _salt_key(salt) if parent is None else parent
+    tokens, width = pack(ids), block_size * WIDTH
+    keys = []
+    for end in range(width, len(tokens) + 1, width):
+        key = hashlib.sha256(key + tokens[end - width : end]).digest()[:DIGEST]
+        keys.append(key)
+    return keys
+
+
+def _salt_key(salt: bytes) -> bytes:
+    return hashlib.sha256(b"salt" + len(salt).to_bytes(8, "little") + salt).digest()[:DIGEST]
+
+
+@dataclass(slots=True)
+class _Replica:
+    sequence: int
+    keys: set[bytes] = field(default_factory=set)
+
+
+class Affinity:
+    """What is known of every replica's cache.
+
+    Changes carry a number that counts up by one. After a gap, and before the first snapshot, what is known is still
+    the best guess; the methods then return True, once, and the caller asks the replica for a snapshot.
+    """
+
+    def __init__(self) -> None:
+        self._replicas: dict[str, _Replica] = {}
+
+    def snapshot(self, replica: str, sequence: int, keys: Iterable[bytes]) -> bool:
+        """All that the replica holds after change number `sequence`. Mends any gap, so it returns False."""
+        self._replicas[replica] = _Replica(sequence, set(keys))
+        return False
+
+    def stored(self, replica: str, sequence: int, keys: Iterable[bytes]) -> bool:
+        """Blocks that the replica holds from now on. Returns whether changes before this one are missing."""
+        known, gap = self._advance(replica, sequence)
+        if known is not None:
+            known.update(keys)
+        return gap
+
+    def evicted(self, replica: str, sequence: int, keys: Iterable[bytes]) -> bool:
+        """Blocks that the replica no longer holds. Returns whether changes before this one are missing."""
+        known, gap = self._advance(replica, sequence)
+        if known is not None:
+            known.difference_update(keys)
+        return gap
+
+    def forget(self, replica: str) -> None:
+        """The replica is gone, and its cache with it. Unknown names are ignored."""
+        self._replicas.pop(replica, None)
+
+    def lookup(self, keys: Sequence[bytes]) -> dict[str, int]:
+        """For each replica, how many of the leading `keys` it holds without a hole."""
+        return {name: _leading(keys, replica.keys) for name, replica in self._replicas.items()}
+
+    def _advance(self, replica: str, sequence: int) -> tuple[set[bytes] | None, bool]:
+        """The keys to change, None for a change that a snapshot already contains; and whether there is a gap."""
+        known = self._replicas.get(replica)
+        if known is None:
+            known = self._replicas[replica] = _Replica(sequence)
+            return known.keys, True
+        if sequence <= known.sequence:
+            return None, False
+        gap = sequence != known.sequence + 1
+        known.sequence = sequence
+        return known.keys, gap
+
+
+def _leading(keys: Sequence[bytes], held: set[bytes]) -> int:
+    for count, key in enumerate(keys):
+        if key not in held:
+            return count
+    return len(keys)
