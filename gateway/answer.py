@@ -80,11 +80,11 @@ class AnswerStream:
         return delta
 
     async def _pull(self) -> Delta:
+        if self._last is not None or self._ending is not None:
+            raise StopAsyncIteration
         if self._first is not None:
             delta, self._first = self._first, None
             return delta
-        if self._last is not None or self._ending is not None:
-            raise StopAsyncIteration
         return await anext(self._attempt.rest)
 
     async def aclose(self) -> None:
@@ -95,4 +95,6 @@ class AnswerStream:
 
     async def _end(self) -> None:
         await self._attempt.rest.aclose()
+        if self._first is not None:  # made, though nobody has read it
+            self._tokens += self._first.tokens
         await self._epilogue(self._last, "".join(self._text), self._tokens)

@@ -6,10 +6,7 @@ Recalling comes before reserving, since the history counts towards the tokens th
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
-
-from classifier.model import Classifier
-from prefixcache.affinity import Affinity
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
 from backends.backend import Delta, Generation, Sampling
 from backends.prompt import Prompt
@@ -28,6 +25,7 @@ from gateway.routing import NoRoute, Policy, Signals, TierSignals, choose, fits
 from gateway.telemetry import Traces
 from gateway.tiers import Replica, Tier
 from gateway.window import within_context
+from prefixcache.affinity import Affinity
 
 AUTO = "auto"
 
@@ -43,7 +41,7 @@ class Dispatcher:
         server: Server,
         meter: Meter,
         memory: Memory,
-        classifier: Classifier,
+        assess: Callable[[str], Assessment],
         affinity: Affinity,
         salts: Mapping[str, bytes],  # by tenant
         metrics: Metrics,
@@ -54,7 +52,7 @@ class Dispatcher:
         self._server = server
         self._meter = meter
         self._memory = memory
-        self._classifier = classifier
+        self._assess_text = assess
         self._affinity = affinity
         self._salts = salts
         self._metrics = metrics
@@ -177,7 +175,7 @@ class Dispatcher:
 
     def _assess(self, prompt: Prompt) -> Assessment:
         with self._traces.span("headrace.classify") as span:
-            assessment = self._classifier.assess(_last_words(prompt))
+            assessment = self._assess_text(_last_words(prompt))
             span.set_attribute("headrace.task", assessment.task)
             for tier, good in assessment.good.items():
                 span.set_attribute(f"headrace.good.{tier}", good)

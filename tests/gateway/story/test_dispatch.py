@@ -1,0 +1,355 @@
+"""The story of a request over scripted backends and real stores: what is reserved, settled and remembered."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from backends.backend import BackendError, Delta, Rejected, Unavailable
+from backends.prompt import ChatMessage, Prompt
+from classifier import Assessment
+from gateway.config import Limits, Server, Telemetry, Tenant
+from gateway.dispatch import Dispatcher
+from gateway.errors import ApiError
+from gateway.limits import LimitStoreUnavailable, Reservation
+from gateway.limits_memory import MemoryLimits
+from gateway.metering import Meter
+from gateway.metrics import Metrics
+from gateway.recall import Memory
+from gateway.request import Answer, Request
+from gateway.telemetry import Traces
+from gateway.tiers import Tier
+from prefixcache.affinity import Affinity, block_keys
+from sessions.sqlite import SqliteSessions
+
+Make = Callable[..., Any]
+SALT = b"salt of acme"
+
+
+class FixedClassifier:
+    """Says the same of every prompt, and remembers what it was asked."""
+
+    def __init__(self, small: float, middle: float) -> None:
+        self.good = {"7b": small, "13b": middle}
+        self.asked: list[str] = []
+
+    def assess(self, text: str) -> Assessment:
+        self.asked.append(text)
+        return Assessment(task="qa", good=self.good, seconds=0.001)
+
+
+class WatchedLimits(MemoryLimits):
+    """Real limits that also write down what is taken and given back, and can be switched off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reserved: list[int] = []
+        self.settled: list[int] = []
+        self.up = True
+
+    async def reserve(self, tenant: str, limits: Limits, lease: str, tokens: int) -> Reservation:
+        if not self.up:
+            raise LimitStoreUnavailable("switched off")
+        reservation = await super().reserve(tenant, limits, lease, tokens)
+        self.reserved.append(tokens)
+        return reservation
+
+    async def settle(self, reservation: Reservation, limits: Limits, used: int) -> None:
+        self.settled.append(used)
+        await super().settle(reservation, limits, used)
+
+
+class Gateway:
+    """Everything behind `Dispatcher.run`, held in the hand."""
+
+    def __init__(self, folder: Path, tiers: Sequence[Tier], good: tuple[float, float] = (0.9, 0.9)) -> None:
+        names = [tier.name for tier in tiers]
+        engines = {replica.name: replica.model for tier in tiers for replica in tier.replicas}
+        self.metrics = Metrics(names, engines, ["acme"])
+        self.limits, self.fallback = WatchedLimits(), WatchedLimits()
+        self.sessions = SqliteSessions(folder / "sessions.sqlite")
+        self.affinity = Affinity()
+        self.classifier = FixedClassifier(*good)
+        self.dispatcher = Dispatcher(
+            tiers=tiers,
+            aliases={"gpt-4o": "auto", "big": "13b"},
+            server=Server(default_max_tokens=50),
+            meter=Meter(self.limits, self.fallback, self.metrics),
+            memory=Memory(self.sessions, self.metrics),
+            assess=self.classifier.assess,
+            affinity=self.affinity,
+            salts={"acme": SALT},
+            metrics=self.metrics,
+            traces=Traces(Telemetry()),
+        )
+
+    async def run(self, *said: str, **changes: Any) -> Answer:
+        tenant = Tenant(
+            name="acme",
+            limits=changes.pop(
+                "limits", Limits(requests_per_minute=100, tokens_per_minute=10_000, parallel=3)
+            ),
+            tiers=changes.pop("tiers", None),
+        )
+        messages = tuple(ChatMessage(role="user", content=text) for text in said)
+        request: dict[str, Any] = {
+            "id": "req_1", "endpoint": "chat", "tenant": tenant, "model": "auto", "prompt": Prompt(messages=messages),
+            "max_tokens": None, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "seed": None, "stop": (),
+            "stop_token_ids": (), "ignore_eos": False, "session": None, "timeout": 10.0, "priority": 0,
+        }  # fmt: skip
+        return await self.dispatcher.run(Request(**(request | changes)))
+
+    async def say(self, *said: str, **changes: Any) -> str:
+        answer = await self.run(*said, **changes)
+        async with aclosing(answer.deltas):
+            return "".join([delta.text async for delta in answer.deltas])
+
+    async def history(self, session: str) -> list[tuple[str, str, bool]]:
+        turns = (await self.sessions.get("acme", session)).turns
+        return [(turn.role, turn.content, turn.partial) for turn in turns]
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path, backend: Make, tier_of: Make) -> AsyncIterator[Gateway]:
+    """Two tiers, one replica each, that say "Hello world"."""
+    made = Gateway(tmp_path, [tier_of("7b", backend("7b/0")), tier_of("13b", backend("13b/0"))])
+    yield made
+    await made.sessions.close()
+
+
+async def test_an_answer_and_what_it_costs(gateway: Gateway) -> None:
+    answer = await gateway.run("Who are you?", max_tokens=7)
+    async with aclosing(answer.deltas):
+        assert [delta.text async for delta in answer.deltas] == ["Hello", " world"]
+    assert (answer.tier, answer.session) == ("7b", None)
+    assert answer.headers["x-headrace-reason"] == "7b: p=0.90 >= 0.70, 0 of 12 prompt tokens cached"
+    assert answer.headers["x-headrace-task"] == "qa"
+    assert gateway.limits.reserved == [12 + 7]
+    assert gateway.limits.settled == [5 + 2]  # what the backend reported
+    assert gateway.classifier.asked == ["Who are you?"]
+
+
+async def test_a_request_without_max_tokens_reserves_the_default_and_gets_no_more(
+    tmp_path: Path, backend: Make, tier_of: Make
+) -> None:
+    one = backend("7b/0", context_length=60)
+    gateway = Gateway(tmp_path, [tier_of("7b", one)])
+    await gateway.say("12345")
+    await gateway.say("x" * 40)  # leaves room for 20
+    assert gateway.limits.reserved == [5 + 50, 40 + 20]
+    assert [generation.sampling.max_tokens for generation in one.seen] == [50, 20]
+
+
+async def test_seeds_are_drawn_where_none_is_given(tmp_path: Path, backend: Make, tier_of: Make) -> None:
+    one = backend("7b/0")
+    gateway = Gateway(tmp_path, [tier_of("7b", one)])
+    for seed in (None, None, 7):
+        await gateway.say("Hi", seed=seed)
+    first, second, third = (generation.sampling.seed for generation in one.seen)
+    assert first != second
+    assert third == 7
+    assert one.seen[0].salt == SALT
+    assert 9 < (one.seen[0].timeout or 0) <= 10
+
+
+async def test_names_and_aliases(gateway: Gateway) -> None:
+    assert (await gateway.run("Hi", model="13b")).tier == "13b"
+    assert (await gateway.run("Hi", model="big")).tier == "13b"
+    assert (await gateway.run("Hi", model="gpt-4o")).tier == "7b"
+    assert gateway.classifier.asked == ["Hi"]  # a tier that was named needs no assessment
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "code"),
+    [
+        ({"model": "gpt-5"}, 404, "model_not_found"),
+        ({"model": "13b", "tiers": ("7b",)}, 403, "model_not_allowed"),
+        ({"max_tokens": 990}, 400, "context_length_exceeded"),
+        ({"prompt": Prompt(text="x" * 1000), "endpoint": "completions"}, 400, "context_length_exceeded"),
+        ({"session": "sess_unknown"}, 404, "session_not_found"),
+        ({"session": "new", "prompt": Prompt(text="x")}, 400, None),
+        ({"limits": Limits(tokens_per_minute=10)}, 429, "request_too_large"),
+    ],
+)
+async def test_refusals_consume_nothing(
+    gateway: Gateway, changes: dict[str, Any], status: int, code: str | None
+) -> None:
+    with pytest.raises(ApiError) as refused:
+        await gateway.run("x" * 20, **changes)
+    assert (refused.value.status, refused.value.code) == (status, code)
+    assert gateway.limits.reserved == gateway.limits.settled == []
+
+
+async def test_a_prompt_too_long_says_both_numbers(gateway: Gateway) -> None:
+    with pytest.raises(
+        ApiError, match=r"maximum context length is 1000 .* 1200 tokens for the prompt and 5 "
+    ):
+        await gateway.run("x" * 1200, max_tokens=5)
+
+
+async def test_the_limit_of_requests(gateway: Gateway) -> None:
+    limits = Limits(requests_per_minute=2)
+    for left in ("1", "0"):
+        answer = await gateway.run("Hi", limits=limits, id=f"req_{left}")
+        assert answer.headers["x-ratelimit-remaining-requests"] == left
+    with pytest.raises(ApiError) as refused:
+        await gateway.run("Hi", limits=limits, id="req_3")
+    assert refused.value.status == 429
+    assert refused.value.code == "rate_limit_exceeded"
+    assert 1 <= int(refused.value.headers["retry-after"]) <= 60
+
+
+async def test_a_store_that_is_down_leaves_a_local_share(gateway: Gateway) -> None:
+    gateway.limits.up = False
+    limits = Limits(requests_per_minute=1)
+    answer = await gateway.run("Hi", limits=limits)
+    assert answer.headers["x-headrace-degraded"] == "limits"
+    await answer.deltas.aclose()
+    with pytest.raises(ApiError):
+        await gateway.run("Hi", limits=limits, id="req_2")
+    assert len(gateway.fallback.settled) == 1
+
+
+async def test_when_every_attempt_fails_the_reservation_comes_back(
+    tmp_path: Path, backend: Make, tier_of: Make
+) -> None:
+    tiers = [
+        tier_of("7b", backend("7b/0", [Unavailable("gone")])),
+        tier_of("13b", backend("13b/0", [Rejected("no")])),
+    ]
+    gateway = Gateway(tmp_path, tiers)
+    with pytest.raises(Rejected):
+        await gateway.run("Hi")
+    assert gateway.limits.settled == [0]
+
+
+async def test_failover_is_said(tmp_path: Path, backend: Make, tier_of: Make) -> None:
+    tiers = [tier_of("7b", backend("7b/0", [Unavailable("gone")])), tier_of("13b", backend("13b/0"))]
+    answer = await Gateway(tmp_path, tiers).run("Hi")
+    assert answer.headers["x-headrace-tier"] == "13b"
+    assert answer.headers["x-headrace-reason"].startswith("13b: failover from 7b (7b: p=0.90")
+
+
+async def test_no_tier_answers(tmp_path: Path, backend: Make, tier_of: Make) -> None:
+    gateway = Gateway(tmp_path, [tier_of("7b", backend("7b/0", available=False))])
+    with pytest.raises(ApiError) as refused:
+        await gateway.run("Hi")
+    assert (refused.value.status, refused.value.code) == (503, "no_tier_available")
+    assert refused.value.headers["retry-after"]
+    assert gateway.limits.settled == [0]
+
+
+async def test_a_hopeless_prompt_stays_small_and_a_hard_one_climbs(
+    tmp_path: Path, backend: Make, tier_of: Make
+) -> None:
+    tiers = [tier_of("7b", backend("7b/0")), tier_of("13b", backend("13b/0"))]
+    assert (await Gateway(tmp_path, tiers, good=(0.1, 0.12)).run("Hi")).tier == "7b"
+    assert (await Gateway(tmp_path, tiers, good=(0.1, 0.4)).run("Hi")).tier == "13b"
+
+
+async def test_the_replica_that_holds_the_prefix_is_taken(
+    tmp_path: Path, backend: Make, tier_of: Make
+) -> None:
+    gateway = Gateway(tmp_path, [tier_of("7b", backend("7b/0"), backend("7b/1"), block_size=4)])
+    ids = [ord(character) for character in "Who are you?"]
+    gateway.affinity.snapshot("7b/1", 1, block_keys(SALT, ids[:8], 4))
+    gateway.affinity.snapshot("7b/0", 1, block_keys(b"another tenant's salt", ids, 4))
+    answer = await gateway.run("Who are you?")
+    assert answer.headers["x-headrace-reason"].endswith("8 of 12 prompt tokens cached")
+    await answer.deltas.aclose()
+    assert gateway.dispatcher.cards()[0].ready
+
+
+async def test_a_session_grows(gateway: Gateway) -> None:
+    first = await gateway.run("One", session="new")
+    async with aclosing(first.deltas):
+        async for _ in first.deltas:
+            pass
+    assert first.session is not None
+    assert first.headers["x-session-id"] == first.session
+    await gateway.say("Two", session=first.session)
+    said = [("user", "One", False), ("assistant", "Hello world", False)]
+    assert await gateway.history(first.session) == [*said, ("user", "Two", False), said[1]]
+
+
+async def test_an_aborted_answer_is_remembered_as_partial(gateway: Gateway) -> None:
+    answer = await gateway.run("One", session="new")
+    await anext(aiter(answer.deltas))
+    await answer.deltas.aclose()
+    assert await gateway.history(str(answer.session)) == [
+        ("user", "One", False),
+        ("assistant", "Hello", True),
+    ]
+    assert gateway.limits.settled == [3 + 1]
+
+
+async def test_two_turns_at_once_lose_none(gateway: Gateway) -> None:
+    opened = await gateway.run("One", session="new")
+    await opened.deltas.aclose()
+    await asyncio.gather(
+        *(gateway.say(f"Turn {n}", session=opened.session, id=f"req_{n}") for n in range(2, 5))
+    )
+    said = [content for _, content, _ in await gateway.history(str(opened.session))]
+    assert {"Turn 2", "Turn 3", "Turn 4"} <= set(said)
+    assert said.count("Hello world") == 3
+
+
+async def test_a_long_history_loses_its_oldest_turns(tmp_path: Path, backend: Make, tier_of: Make) -> None:
+    one = backend("7b/0", context_length=100)
+    gateway = Gateway(tmp_path, [tier_of("7b", one)])
+    opened = await gateway.run("a" * 30, session="new", max_tokens=5)
+    await opened.deltas.aclose()
+    for letter in "bcd":
+        await gateway.say(letter * 30, session=opened.session, max_tokens=5)
+    asked = "".join(message.content for message in one.seen[-1].prompt.messages)
+    assert asked.endswith("d" * 30)
+    assert "a" not in asked
+    assert len(asked) <= 95
+    stored = [content for _, content, _ in await gateway.history(str(opened.session))]
+    assert "a" * 30 in stored  # dropped from the prompt, not from the session
+
+
+async def test_an_answer_that_nobody_reads_is_settled_all_the_same(gateway: Gateway) -> None:
+    answer = await gateway.run("Hi")
+    await answer.deltas.aclose()
+    await answer.deltas.aclose()
+    assert gateway.limits.settled == [2 + 1]
+    with pytest.raises(StopAsyncIteration):
+        await anext(aiter(answer.deltas))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    failing=st.sampled_from([None, Unavailable("gone"), Rejected("no")]),
+    pieces=st.integers(0, 4),
+    cancelled_after=st.integers(0, 30),
+)
+async def test_whatever_happens_it_is_settled_once(
+    tmp_path: Path, backend: Make, tier_of: Make, whole_answer: Make,
+    failing: BackendError | None, pieces: int, cancelled_after: int,
+) -> None:  # fmt: skip
+    """A cancellation at any moment, a failure at any delta: one settlement, nothing in flight, no place kept."""
+    script = [
+        *(Delta(text="x", tokens=1) for _ in range(pieces)),
+        *([failing] if failing else whole_answer("end")),
+    ]
+    one = backend("7b/0", script)
+    gateway = Gateway(tmp_path, [tier_of("7b", one)])
+    limits = Limits(parallel=1, tokens_per_minute=1000)
+    work = asyncio.ensure_future(gateway.say("Hi", limits=limits))
+    for _ in range(cancelled_after):
+        await asyncio.sleep(0)
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(gateway.limits.settled) == len(gateway.limits.reserved)
+    assert one.in_flight == 0
+    assert one.opened == one.closed
+    await gateway.limits.reserve("acme", limits, "next", 1)  # the place is free
+    gateway.limits.check()
