@@ -122,9 +122,13 @@ class Unavailable(BackendError):
 
 
 class Overloaded(BackendError):
-    """The replica's queue is full."""
+    """The replica's queue is full. `retry_after`: seconds, where a remote server has named them."""
 
     code = "server_is_overloaded"
+
+    def __init__(self, message: str, code: str | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message, code)
+        self.retry_after = retry_after
 
 
 class DeadlineExceeded(BackendError):

@@ -1,0 +1,58 @@
+"""Leaves a server that fails alone for a while, then tries it with one request. Pure: the clock is injected."""
+
+import time
+from collections.abc import Callable
+
+FAILURES = 5  # in a row
+PAUSE = 5.0  # seconds
+
+
+class Breaker:
+    """Closed until `FAILURES` failures in a row; open for `PAUSE` seconds; then half open: one trial at a time.
+
+    Each request calls `enter`, any of `alive`, `succeeded` and `failed`, and `leave`. A request that ends without one
+    of these (the client went away) tells nothing.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._failures = 0
+        self._until = 0.0
+        self._trying = False
+
+    @property
+    def allows(self) -> bool:
+        """Whether a request may be tried now."""
+        return self._closed or (not self._trying and self._clock() >= self._until)
+
+    @property
+    def _closed(self) -> bool:
+        return self._failures < FAILURES
+
+    def enter(self) -> bool:
+        """Whether the request that begins is a trial; `leave` wants to know."""
+        trial = not self._closed
+        self._trying = self._trying or trial
+        return trial
+
+    def alive(self) -> None:
+        """The server answers. Closes an open breaker, but for one more failure."""
+        self._failures = min(self._failures, FAILURES - 1)
+
+    def succeeded(self) -> None:
+        """A whole answer came."""
+        self._failures = 0
+
+    def failed(self) -> None:
+        self._failures += 1
+        if not self._closed:
+            self._until = self._clock() + PAUSE
+
+    def trip(self) -> None:
+        """Open at once."""
+        self._failures = FAILURES - 1
+        self.failed()
+
+    def leave(self, trial: bool) -> None:
+        if trial:
+            self._trying = False

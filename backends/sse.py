@@ -1,0 +1,66 @@
+"""Server-sent events from a stream of bytes, cut anywhere. Format: WHATWG HTML, section 9.2.6.
+
+Works on bytes, so that a character may be split between two chunks; `id` and `retry` mean nothing here.
+"""
+
+from dataclasses import dataclass
+
+
+class EventTooLarge(ValueError):
+    """An event is longer than the reader is willing to hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`type` is empty where the server named none."""
+
+    data: bytes
+    type: bytes = b""
+
+
+class EventParser:
+    """Feed it chunks; it gives the events that they complete. What the stream's end leaves incomplete is no event."""
+
+    def __init__(self, limit: int) -> None:
+        """`limit`: most bytes of one event."""
+        self._limit = limit
+        self._line = bytearray()  # not yet ended, or ended by a CR that may be half of a CRLF
+        self._data: list[bytes] = []
+        self._size = 0  # bytes in _data
+        self._type = b""
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        """Raises EventTooLarge."""
+        undecided = self._line.endswith(b"\r")
+        self._line += chunk
+        if len(self._line) + self._size > self._limit and not _ends(chunk):
+            raise EventTooLarge(f"an event of more than {self._limit} bytes")
+        if not undecided and not _ends(chunk):
+            return []
+        lines = bytes(self._line).splitlines(keepends=True)
+        whole = lines[-1].endswith(b"\n") if lines else True
+        self._line = bytearray() if whole else bytearray(lines.pop())
+        return [event for line in lines if (event := self._take(line.rstrip(b"\r\n"))) is not None]
+
+    def _take(self, line: bytes) -> Event | None:
+        if not line:
+            return self._dispatch()
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if field == b"data":
+            self._data.append(value)
+            self._size += len(value) + 1
+            if self._size > self._limit:
+                raise EventTooLarge(f"an event of more than {self._limit} bytes")
+        elif field == b"event":
+            self._type = value
+        return None  # an empty field name is a comment; other fields mean nothing here
+
+    def _dispatch(self) -> Event | None:
+        data, type = self._data, self._type
+        self._data, self._size, self._type = [], 0, b""
+        return Event(b"\n".join(data), type) if data else None
+
+
+def _ends(chunk: bytes) -> bool:
+    return b"\n" in chunk or b"\r" in chunk

@@ -1,0 +1,157 @@
+"""Chunks to deltas, stop strings cut, errors told apart; no socket."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.backend import BackendError, Generation, Overloaded, Rejected, Unavailable
+from backends.remote_reply import Reply, StopCut, failure, in_band
+from backends.sse import Event
+
+Make = Callable[..., Generation]
+
+
+def event(chunk: object) -> Event:
+    return Event(json.dumps(chunk).encode())
+
+
+def finished(choice: dict[str, Any]) -> Event:
+    return event({"choices": [choice]})
+
+
+@pytest.mark.parametrize(
+    ("word", "finish"),
+    [("stop", "stop"), ("length", "length"), ("eos_token", "stop"), ("stop_sequence", "stop")],
+)
+def test_finish_reasons(generation: Make, word: str, finish: str) -> None:
+    reply = Reply("70b/0", generation("Once"))
+    assert reply.take(finished({"text": "x", "finish_reason": word})) is not None
+    assert reply.finished and reply.last().finish == finish
+
+
+@pytest.mark.parametrize(
+    ("word", "kind"),
+    [
+        ("content_filter", Rejected),
+        ("abort", Unavailable),
+        ("error", Unavailable),
+        ("tool_calls", Unavailable),
+    ],
+)
+def test_a_reason_that_is_no_good_end_is_an_error(
+    generation: Make, word: str, kind: type[BackendError]
+) -> None:
+    with pytest.raises(kind):
+        Reply("70b/0", generation()).take(finished({"delta": {}, "finish_reason": word}))
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        {"choices": [{"delta": {"role": "assistant", "content": ""}}]},
+        {"choices": [{"delta": {"content": None}, "finish_reason": None}], "usage": None},
+        {"choices": [], "prompt_filter_results": []},
+        {"choices": [{"delta": None}]},
+    ],
+)
+def test_chunks_without_text_give_nothing(generation: Make, chunk: object) -> None:
+    assert Reply("70b/0", generation()).take(event(chunk)) is None
+
+
+def test_usage_may_come_with_every_chunk_and_the_last_one_counts(generation: Make) -> None:
+    reply = Reply("70b/0", generation())
+    for tokens in (1, 2):
+        reply.take(
+            event(
+                {
+                    "choices": [{"delta": {"content": "x"}}],
+                    "usage": {"prompt_tokens": 5, "completion_tokens": tokens},
+                }
+            )
+        )
+    reply.take(event({"choices": [{"delta": {}, "finish_reason": "stop"}]}))
+    usage = reply.last().usage
+    assert usage is not None and (usage.prompt_tokens, usage.completion_tokens) == (5, 2)
+
+
+@pytest.mark.parametrize("count", [-1, "many", 1.5])
+def test_counts_that_are_none(generation: Make, count: object) -> None:
+    with pytest.raises(Unavailable) as caught:
+        Reply("70b/0", generation()).take(event({"choices": [], "usage": {"prompt_tokens": count}}))
+    assert caught.value.code == "upstream_protocol"
+
+
+@given(
+    st.lists(st.text("ab", max_size=4), max_size=12),
+    st.lists(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=3),
+)
+def test_a_text_is_cut_at_its_first_stop_string_however_it_comes(pieces: list[str], stop: list[str]) -> None:
+    cut, said = StopCut(tuple(stop)), ""
+    for piece in pieces:
+        said += cut.push(piece)
+        if cut.found:
+            break
+    said += "" if cut.found else cut.rest()
+    whole = "".join(pieces)
+    assert cut.found == any(stop_string in whole for stop_string in stop)
+    assert whole.startswith(said) and not any(stop_string in said for stop_string in stop)
+    ended_by_stop = any(whole.startswith(stop_string, len(said)) for stop_string in stop)
+    assert ended_by_stop if cut.found else said == whole
+
+
+def test_only_what_may_become_a_stop_string_is_held_back() -> None:
+    cut = StopCut(("\n\n", "END"))
+    assert [cut.push(piece) for piece in ("a\n", "b", "E", "N", "x", "\n")] == ["a", "\nb", "", "", "ENx", ""]
+    assert cut.rest() == "\n"
+
+
+TOO_LONG = [
+    {"error": {"message": "x", "code": "context_length_exceeded"}},
+    {"object": "error", "message": "This model's maximum context length is 4096 tokens. However, …", "code": 400},
+    {"error": {"message": "The input (9 tokens) is longer than the model's context length (8 tokens)."}},
+    {"error": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096", "error_type": "validation"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", TOO_LONG)
+def test_every_server_s_way_to_say_that_a_prompt_is_too_long(body: object) -> None:
+    data = json.dumps(body).encode()
+    for error in (failure("70b/0", 400, data, {}), failure("70b/0", 422, data, {}), in_band("70b/0", data)):
+        assert isinstance(error, Rejected) and error.code == "context_length_exceeded"
+
+
+def test_a_refusal_names_the_field_if_that_is_a_name() -> None:
+    named = failure("70b/0", 400, b'{"error": {"message": "m", "param": "logit_bias[3]"}}', {})
+    strange = failure("70b/0", 400, b'{"error": {"param": "http://10.0.0.7/ Say hello"}}', {})
+    assert named.message.startswith("logit_bias[3]: ")
+    assert "10.0.0.7" not in strange.message
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>", b"\xff", b"[]", b'"x"', b"[" * 100_000, b'{"error": null}', b"7"]
+)
+def test_a_body_may_be_anything(body: bytes) -> None:
+    assert isinstance(failure("70b/0", 400, body, {}), Rejected)
+    assert isinstance(failure("70b/0", 502, body, {}), Unavailable)
+    assert isinstance(in_band("70b/0", body), Unavailable)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "3"}, 3),
+        ({"retry-after": "3", "retry-after-ms": "250"}, 0.25),
+        ({"retry-after": "999999"}, 3600),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}, None),
+        ({"retry-after": "-1"}, None),
+        ({"retry-after": "nan"}, None),
+        ({}, None),
+    ],
+)
+def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
+    error = failure("70b/0", 429, b"", headers)
+    assert isinstance(error, Overloaded) and error.retry_after == seconds

@@ -1,0 +1,88 @@
+"""What each kind of server is sent, and what it is not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from backends.backend import ChatMessage, Generation, Prompt, Rejected, Sampling
+from backends.remote_request import KINDS, compose
+from gateway.config import Remote
+
+Make = Callable[..., Generation]
+ALL_OPTIONS: dict[str, Any] = {
+    "top_k": 5, "top_p": 0.9, "seed": 11, "stop": ("x",), "stop_token_ids": (3,), "ignore_eos": True,
+}  # fmt: skip
+
+
+def test_every_kind_of_the_configuration_has_a_row() -> None:
+    field = next(f for f in msgspec.structs.fields(Remote) if f.name == "kind")
+    assert set(field.type.__args__) == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_all_options(generation: Make, kind: str) -> None:
+    sampling = Sampling(max_tokens=16, temperature=0, **ALL_OPTIONS)
+    path, body = compose(KINDS[kind], "big", generation("Once", sampling=sampling, salt=b"\x0a"))
+    assert path == "/completions"
+    assert body == {
+        "model": "big", "prompt": "Once", "stream": True, "stream_options": {"include_usage": True}, "seed": 11,
+        "max_tokens": 16, "temperature": 0, "top_p": 0.9, "top_k": 5, "stop": ["x"], "stop_token_ids": [3],
+        "ignore_eos": True, "cache_salt": "0a",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "refused"),
+    [
+        ("openai", {"top_k", "stop_token_ids", "ignore_eos"}),
+        ("tgi", {"top_k", "stop_token_ids", "ignore_eos"}),
+        ("lmdeploy", {"stop_token_ids"}),
+        ("vllm", set()),
+        ("sglang", set()),
+    ],
+)
+def test_what_a_kind_cannot_honour_is_refused_by_name(generation: Make, kind: str, refused: set[str]) -> None:
+    for field, value in ALL_OPTIONS.items():
+        asked = generation(sampling=Sampling(max_tokens=1, **{field: value}))
+        if field in refused:
+            with pytest.raises(Rejected, match=f"^{field}: .*{kind}") as caught:
+                compose(KINDS[kind], "big", asked)
+            assert caught.value.code == "unsupported_parameter"
+        else:
+            _, body = compose(KINDS[kind], "big", asked)
+            assert body[field] == (list(value) if isinstance(value, tuple) else value)
+
+
+@pytest.mark.parametrize(("kind", "top_k"), [("vllm", -1), ("sglang", -1), ("lmdeploy", 0), ("openai", None)])
+def test_top_k_is_said_even_when_it_is_off(generation: Make, kind: str, top_k: int | None) -> None:
+    """The server's own default may be another."""
+    _, body = compose(KINDS[kind], "big", generation())
+    assert body.get("top_k") == top_k and ("top_k" in body) == (top_k is not None)
+
+
+def test_tgi_refuses_a_full_top_p(generation: Make) -> None:
+    assert "top_p" not in compose(KINDS["tgi"], "big", generation())[1]
+    assert compose(KINDS["openai"], "big", generation())[1]["top_p"] == 1.0
+
+
+@pytest.mark.parametrize("kind", ["openai", "tgi", "lmdeploy"])
+def test_the_salt_stays_with_those_who_know_it(generation: Make, kind: str) -> None:
+    assert "cache_salt" not in compose(KINDS[kind], "big", generation(salt=b"secret"))[1]
+
+
+def test_the_messages_of_a_conversation(generation: Make) -> None:
+    prompt = Prompt(messages=(ChatMessage("system", "Be kind"), ChatMessage("user", "Hi", name="Ann")))
+    path, body = compose(KINDS["openai"], "big", msgspec.structs.replace(generation(), prompt=prompt))
+    assert path == "/chat/completions"
+    assert body["messages"] == [
+        {"role": "system", "content": "Be kind"},
+        {"role": "user", "content": "Hi", "name": "Ann"},
+    ]
+    assert b"null" not in msgspec.json.encode(body)
+
+
+def test_a_seed_of_64_bits_fits_into_theirs(generation: Make) -> None:
+    _, body = compose(KINDS["vllm"], "big", generation(sampling=Sampling(max_tokens=1, seed=2**64 - 1)))
+    assert body["seed"] == 2**63 - 1
