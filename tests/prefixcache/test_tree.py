@@ -1,0 +1,182 @@
+import pytest
+
+from prefixcache.tree import RadixTree
+
+
+@pytest.fixture
+def tree() -> RadixTree:
+    return RadixTree(2)
+
+
+def test_an_empty_tree_matches_nothing(tree: RadixTree) -> None:
+    match = tree.match(b"", [1, 2, 3])
+    assert match.blocks == []
+    tree.lock(match.node)
+    tree.unlock(match.node)
+    tree.check()
+
+
+def test_the_longest_prefix_in_whole_blocks(tree: RadixTree) -> None:
+    tree.insert(b"", [1, 2, 3, 4, 5, 6], [10, 11, 12])
+    assert tree.match(b"", [1, 2, 3, 4, 5, 6, 7]).blocks == [10, 11, 12]
+    assert tree.match(b"", [1, 2, 3, 4, 5]).blocks == [10, 11]
+    assert tree.match(b"", [1, 2, 3, 9]).blocks == [10]
+    assert tree.match(b"", [1]).blocks == []
+    assert tree.match(b"", [9, 2, 3, 4]).blocks == []
+    tree.check()
+
+
+def test_prefixes_under_another_salt_are_not_found(tree: RadixTree) -> None:
+    tree.insert(b"mine", [1, 2, 3, 4], [10, 11])
+    for salt in (b"", b"yours", b"mine\0", b"min"):
+        assert tree.match(salt, [1, 2, 3, 4]).blocks == []
+    assert tree.insert(b"yours", [1, 2, 3, 4], [12, 13]).taken == [12, 13]
+    assert tree.match(b"mine", [1, 2, 3, 4]).blocks == [10, 11]
+    tree.check()
+
+
+def test_a_salt_that_looks_like_tokens_is_still_a_salt(tree: RadixTree) -> None:
+    tree.insert(bytes([1, 0, 0, 0, 2, 0, 0, 0]), [3, 4], [10])
+    assert tree.match(b"", [1, 2, 3, 4]).blocks == []
+    assert tree.match(bytes([1, 0, 0, 0]), [2, 3, 4, 5]).blocks == []
+
+
+def test_insert_takes_what_is_new_and_refuses_duplicates(tree: RadixTree) -> None:
+    tree.insert(b"", [1, 2, 3, 4], [10, 11])
+    insertion = tree.insert(b"", [1, 2, 3, 4, 5, 6], [20, 11, 22])
+    assert insertion.taken == [22]
+    assert insertion.duplicates == [20]
+    assert insertion.blocks == [10, 11, 22]
+    assert tree.cached == 3
+    tree.check()
+
+
+def test_insert_needs_ids_for_all_its_blocks(tree: RadixTree) -> None:
+    with pytest.raises(ValueError, match="ids"):
+        tree.insert(b"", [1, 2, 3], [10, 11])
+
+
+def test_a_block_size_below_one_is_an_error() -> None:
+    with pytest.raises(ValueError, match="block_size"):
+        RadixTree(0)
+
+
+def test_branches_share_their_beginning(tree: RadixTree) -> None:
+    tree.insert(b"", [1, 2, 3, 4, 5, 6], [10, 11, 12])
+    tree.insert(b"", [1, 2, 3, 4, 7, 8], [20, 21, 22])
+    tree.insert(b"", [1, 2, 9, 9], [30, 31])
+    assert tree.match(b"", [1, 2, 3, 4, 5, 6]).blocks == [10, 11, 12]
+    assert tree.match(b"", [1, 2, 3, 4, 7, 8]).blocks == [10, 11, 22]
+    assert tree.match(b"", [1, 2, 9, 9]).blocks == [10, 31]
+    assert tree.cached == 5
+    tree.check()
+
+
+def test_eviction_goes_by_last_use_and_from_the_end(tree: RadixTree) -> None:
+    tree.insert(b"", [1, 2, 3, 4], [10, 11])
+    tree.insert(b"", [5, 6], [12])
+    tree.match(b"", [1, 2, 3, 4])
+    assert tree.evict(1) == [12]
+    assert tree.evict(1) == [11]
+    assert tree.match(b"", [1, 2, 3, 4]).blocks == [10]
+    assert tree.evict(9) == [10]
+    assert tree.evict(1) == []
+    assert tree.cached == tree.evictable == 0
+    tree.check()
+
+
+def test_a_node_is_evicted_only_after_its_children(tree: RadixTree) -> None:
+    tree.insert(b"", [1, 2], [10])
+    tree.insert(b"", [1, 2, 3, 4], [10, 11])
+    tree.insert(b"", [1, 2, 5, 6], [10, 12])
+    assert tree.evict(2) == [11, 12]
+    assert tree.evict(1) == [10]
+    tree.check()
+
+
+def test_locked_prefixes_stay(tree: RadixTree) -> None:
+    tree.insert(b"", [1, 2, 3, 4, 5, 6], [10, 11, 12])
+    match = tree.match(b"", [1, 2, 3, 4])
+    assert tree.unlocked(match.node) == 2
+    tree.lock(match.node)
+    assert tree.unlocked(match.node) == 0
+    assert tree.evictable == 1
+    assert tree.evict(3) == [12]
+    assert tree.match(b"", [1, 2, 3, 4]).blocks == [10, 11]
+    tree.check()
+    tree.unlock(match.node)
+    assert tree.evictable == 2
+    assert sorted(tree.clear()) == [10, 11]
+    tree.check()
+
+
+def test_a_lock_survives_a_split(tree: RadixTree) -> None:
+    node = tree.insert(b"", [1, 2, 3, 4, 5, 6], [10, 11, 12]).node
+    tree.lock(node)
+    other = tree.match(b"", [1, 2, 9, 9]).node
+    tree.lock(other)
+    assert tree.prefix(node) == [10, 11, 12]
+    assert tree.prefix(other) == [10]
+    tree.unlock(node)
+    tree.check()
+    assert sorted(tree.clear()) == [11, 12]
+    tree.unlock(other)
+    assert tree.clear() == [10]
+    tree.check()
+
+
+def test_locks_count(tree: RadixTree) -> None:
+    node = tree.insert(b"", [1, 2], [10]).node
+    tree.lock(node)
+    tree.lock(node)
+    tree.unlock(node)
+    assert tree.clear() == []
+    tree.unlock(node)
+    assert tree.clear() == [10]
+    tree.check()
+
+
+def test_unlocking_what_is_not_locked_is_an_error(tree: RadixTree) -> None:
+    node = tree.insert(b"", [1, 2], [10]).node
+    with pytest.raises(ValueError, match="not locked"):
+        tree.unlock(node)
+    tree.check()
+
+
+def test_locking_what_was_evicted_is_an_error(tree: RadixTree) -> None:
+    match = tree.insert(b"", [1, 2], [10])
+    tree.clear()
+    with pytest.raises(ValueError, match="no longer"):
+        tree.lock(match.node)
+
+
+def test_the_queue_does_not_grow_with_use(tree: RadixTree) -> None:
+    for start in range(10):
+        tree.insert(b"", [start, start], [start])
+    for _ in range(1000):
+        tree.match(b"", [3, 3])
+        node = tree.match(b"", [4, 4]).node
+        tree.lock(node)
+        tree.unlock(node)
+    assert len(tree._queue) == 10
+    tree.check()
+
+
+@pytest.mark.parametrize("break_it", ["cached", "evictable"])
+def test_check_can_fail(tree: RadixTree, break_it: str) -> None:
+    tree.insert(b"", [1, 2], [10])
+    setattr(tree, f"_{break_it}", 2)
+    with pytest.raises(AssertionError):
+        tree.check()
+
+
+def test_long_prompts_need_few_comparisons() -> None:
+    """10,000 blocks match in well under the time that a look-up for each of them would need."""
+    tree = RadixTree(16)
+    ids = list(range(160_000))
+    tree.insert(b"", ids, list(range(10_000)))
+    branch = ids[:80_000] + [0] * 80_000
+    assert tree.match(b"", branch).blocks == list(range(5_000))
+    assert tree.match(b"", ids).blocks == list(range(10_000))
+    assert sum(1 for _ in tree._nodes()) == 2
+    tree.check()
