@@ -100,11 +100,11 @@ def _rope_scaling(keys: Mapping[str, Any], factors: StoredTensor | None) -> dict
     kind = keys.get("rope.scaling.type", "none")
     if kind == "none":
         return None
+    if kind not in ("linear", "yarn"):
+        raise ValueError(f"rope.scaling.type {kind!r} is not supported")
     scaling = {"rope_type": kind, "factor": keys["rope.scaling.factor"]}
     if kind == "yarn":
         scaling["original_max_position_embeddings"] = keys["rope.scaling.original_context_length"]
-    elif kind != "linear":
-        raise ValueError(f"rope.scaling.type {kind!r} is not supported")
     return scaling
 
 

@@ -19,12 +19,12 @@ from backends.quantization.gguf import row_bytes
 
 STRING, ARRAY = 8, 9
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-TENSOR_TYPES = dict(
-    enumerate(
-        "F32 F16 Q4_0 Q4_1 Q4_2 Q4_3 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ2_XXS IQ2_XS IQ3_XXS "
-        "IQ1_S IQ4_NL IQ3_S IQ2_S IQ4_XS I8 I16 I32 I64 F64 IQ1_M BF16".split()
-    )
-)
+# By number, the retired ones too: a type that is not supported is refused by its name.
+TENSOR_TYPES = (
+    "F32 F16 Q4_0 Q4_1 Q4_2 Q4_3 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ2_XXS IQ2_XS IQ3_XXS IQ1_S "
+    "IQ4_NL IQ3_S IQ2_S IQ4_XS I8 I16 I32 I64 F64 IQ1_M BF16 Q4_0_4_4 Q4_0_4_8 Q4_0_8_8 TQ1_0 TQ2_0 "
+    "IQ4_NL_4_4 IQ4_NL_4_8 IQ4_NL_8_8 MXFP4 NVFP4 Q1_0"
+).split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def _tensor_info(header: _Header) -> tuple[str, str, tuple[int, ...], int]:
     name = header.string()
     shape = tuple(reversed(header.numbers("Q", header.number("I"))))  # the file lists the row's length first
     kind, offset = header.number("I"), header.number("Q")
-    return name, TENSOR_TYPES.get(kind, f"number {kind}"), shape, offset
+    return name, TENSOR_TYPES[kind] if kind < len(TENSOR_TYPES) else f"number {kind}", shape, offset
 
 
 def _stored(data: mmap.mmap, name: str, type: str, shape: tuple[int, ...], offset: int) -> StoredTensor:

@@ -1,0 +1,118 @@
+"""Real models for every test that wants them, and small GGUF files made on the spot."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from backends.catalogue import find
+from backends.pull import pull
+
+WriteGguf = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder() -> Path:
+    """SmolLM2-135M-Instruct, pulled (93 MB) unless it is there. Mark tests that use it `models`."""
+    return pull(find("smollm2-135m-instruct"))
+
+
+@pytest.fixture(scope="session")
+def qwen_05b_folder() -> Path:
+    """Qwen2.5-Coder-0.5B-Instruct, where it is pulled. Mark tests that use it `models`."""
+    entry = find("qwen2.5-coder-0.5b-instruct")
+    if not entry.present:
+        pytest.skip(f"{entry.name} is not pulled: headrace models pull {entry.name}")
+    return entry.folder
+
+
+@pytest.fixture(scope="session")
+def write_gguf() -> WriteGguf:
+    """A function (path, architecture, format, metadata, leave_out, extra) that writes a model of two small layers.
+
+    `format` is that of all matrices; `metadata` adds to or replaces (None: removes) what is written;
+    `leave_out` names tensors to omit, `extra` tensors to add. Weights are random but always the same.
+    """
+    return _write_gguf
+
+
+CHAT_TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
+HIDDEN, FFN, HEADS, KV_HEADS, VOCABULARY = 64, 96, 4, 2, 288
+
+
+def _write_gguf(
+    path: Path,
+    architecture: str = "llama",
+    format: str = "Q8_0",
+    metadata: dict[str, Any] | None = None,
+    leave_out: frozenset[str] = frozenset(),
+    extra: dict[str, np.ndarray] | None = None,
+) -> Path:
+    writer = gguf.GGUFWriter(path, architecture)
+    for key, value in (_metadata(architecture) | (metadata or {})).items():
+        if isinstance(value, list):
+            writer.add_array(key, value)
+        elif value is not None:
+            add: dict[type, Any] = {str: writer.add_string, float: writer.add_float32, bool: writer.add_bool}
+            add.get(value.__class__, writer.add_uint32)(key, value)
+    random = np.random.default_rng(3)
+    for name, shape in _shapes(architecture).items():
+        weights = random.standard_normal(shape, dtype=np.float32)
+        if name in leave_out:
+            continue
+        kind = gguf.GGMLQuantizationType[format if len(shape) == 2 else "F32"]
+        writer.add_tensor(name, gguf.quants.quantize(weights, kind), raw_dtype=kind)
+    for name, weights in (extra or {}).items():
+        writer.add_tensor(name, weights)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _metadata(architecture: str) -> dict[str, Any]:
+    """The smallest byte-level tokenizer: one token a byte, two merges, three control tokens, ids without meaning."""
+    alphabet = [chr(n) for n in (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x144))]
+    tokens = [*alphabet, "he", "ĠĠ", "<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    padding = [f"[PAD{n}]" for n in range(len(tokens), VOCABULARY)]
+    return {
+        f"{architecture}.block_count": 2,
+        f"{architecture}.context_length": 128,
+        f"{architecture}.embedding_length": HIDDEN,
+        f"{architecture}.feed_forward_length": FFN,
+        f"{architecture}.attention.head_count": HEADS,
+        f"{architecture}.attention.head_count_kv": KV_HEADS,
+        f"{architecture}.attention.layer_norm_rms_epsilon": 1e-5,
+        f"{architecture}.rope.freq_base": 10000.0,
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": tokens + padding,
+        "tokenizer.ggml.token_type": [1] * (len(tokens) - 3) + [3] * 3 + [5] * len(padding),
+        "tokenizer.ggml.merges": ["h e", "Ġ Ġ"],
+        "tokenizer.ggml.bos_token_id": tokens.index("<|im_start|>"),
+        "tokenizer.ggml.eos_token_id": tokens.index("<|im_end|>"),
+        "tokenizer.ggml.add_bos_token": False,
+        "tokenizer.chat_template": CHAT_TEMPLATE,
+    }
+
+
+def _shapes(architecture: str) -> dict[str, tuple[int, ...]]:
+    key_rows = HIDDEN // HEADS * KV_HEADS
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (VOCABULARY, HIDDEN),
+        "output_norm.weight": (HIDDEN,),
+    }
+    shapes["output.weight"] = (VOCABULARY, HIDDEN)
+    for layer in range(2):
+        rows = {"attn_q": HIDDEN, "attn_k": key_rows, "attn_v": key_rows, "attn_output": HIDDEN}
+        shapes |= {f"blk.{layer}.{part}.weight": (n, HIDDEN) for part, n in rows.items()}
+        shapes |= {f"blk.{layer}.{part}.weight": (FFN, HIDDEN) for part in ("ffn_gate", "ffn_up")}
+        shapes[f"blk.{layer}.ffn_down.weight"] = (HIDDEN, FFN)
+        shapes |= {f"blk.{layer}.{part}.weight": (HIDDEN,) for part in ("attn_norm", "ffn_norm")}
+        if architecture == "qwen2":
+            shapes |= {f"blk.{layer}.{part}.bias": (rows[part],) for part in ("attn_q", "attn_k", "attn_v")}
+    return shapes
