@@ -102,6 +102,7 @@ class Transformers:
         if unexpected or set(missing) - {"lm_head.weight"}:
             raise RuntimeError(f"weights do not match: {missing} {unexpected}")
         self.model.tie_weights()
+        self.model.generation_config.eos_token_id = None  # answers have the length that was asked for
         self.model.eval()
 
     def generate(self, ids: Any, mask: Any, tokens: int) -> None:
@@ -110,7 +111,6 @@ class Transformers:
                 input_ids=ids,
                 attention_mask=mask,
                 max_new_tokens=tokens,
-                min_new_tokens=tokens,
                 do_sample=False,
                 pad_token_id=0,
             )

@@ -62,6 +62,7 @@ class Oracle:
         assert not unexpected
         assert set(missing) <= {"lm_head.weight"}
         self.model.tie_weights()
+        self.model.generation_config.eos_token_id = None  # an end token is a token like any other here
         self.model.eval()
 
     def wrong(self, prompt: list[int], answer: list[int]) -> list[tuple[int, float]]:
@@ -75,8 +76,7 @@ class Oracle:
         ids = torch.tensor([prompt])
         with torch.inference_mode():
             out = self.model.generate(
-                input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=ANSWER,
-                min_new_tokens=ANSWER, do_sample=False, pad_token_id=0,
+                input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=ANSWER, do_sample=False, pad_token_id=0,
             )  # fmt: skip
         return list(map(int, out[0, len(prompt) :]))
 
@@ -87,10 +87,10 @@ def oracle(smollm2_folder: Path) -> Oracle:
 
 
 @pytest.fixture(scope="module")
-async def prompts(smollm2_folder: Path) -> Answers:
+def prompts(smollm2_folder: Path) -> Answers:
     tokenizer = Tokenizer(smollm2_folder)
     chats = [Prompt(messages=(ChatMessage(role="user", content=text),)) for text in PROMPTS]
-    return [await tokenizer.encode(chat) for chat in chats]
+    return [tokenizer.encode_now(chat) for chat in chats]
 
 
 @pytest.fixture(scope="module")
