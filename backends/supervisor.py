@@ -106,15 +106,20 @@ class Supervisor:
 
     async def _write_vocabularies(self) -> None:
         """Engines know tokens as bytes only. A file that is there already is taken as it is."""
-        for engine in self._engines:
-            path = Path(engine.config.vocabulary)
+        made: dict[str, Path] = {}  # by model; the second engine with it gets a copy
+        for config in (engine.config for engine in self._engines):
+            path = Path(config.vocabulary)
             if path.exists():
                 continue
             self._vocabularies.add(path)
             try:
-                await asyncio.to_thread(_write_vocabulary, Path(engine.config.model), path)
+                if config.model in made:
+                    shutil.copyfile(made[config.model], path)
+                else:
+                    await asyncio.to_thread(_write_vocabulary, Path(config.model), path)
             except (OSError, ValueError) as error:
-                raise EngineStartError(f"engine {engine.config.name}: no vocabulary: {error}") from error
+                raise EngineStartError(f"engine {config.name}: no vocabulary: {error}") from error
+            made[config.model] = path
 
 
 class _Engine:

@@ -126,8 +126,6 @@ def build(config: EngineConfig) -> tuple[FakeEngine, Callable[[int], None]]:
         case "stuck":
             print("loading for a minute", flush=True)
             time.sleep(60)
-        case "slow":
-            time.sleep(0.5)
         case "chatty":
             print("hello")
             print("x" * 300_000, flush=True)

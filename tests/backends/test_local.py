@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from backends.backend import (
     BackendError,
+    ChatMessage,
     DeadlineExceeded,
     Delta,
     Generation,
@@ -25,6 +27,7 @@ from backends.local import LocalBackend
 from backends.supervisor import Supervisor
 from backends.tokenizer import Tokenizer
 from backends.wire import EngineConfig, Event, Evicted, Load, Snapshot, Stored, Timings
+from prefixcache.affinity import block_keys
 
 ENDLESS = 100_000  # tokens
 
@@ -100,7 +103,7 @@ async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
 
 async def test_deltas_add_up_to_the_answer(backend: LocalBackend) -> None:
     deltas = await run(backend, generation("abc", 7))
-    assert "".join(delta.text for delta in deltas) == "abcabca"
+    assert text_of(deltas) == "abcabca"
     assert sum(delta.tokens for delta in deltas) == 7
     assert all(delta.finish is None and delta.usage is None for delta in deltas[:-1])
     last = deltas[-1]
@@ -120,7 +123,7 @@ async def test_a_delta_holds_whole_characters(backend: LocalBackend) -> None:
 async def test_a_prompt_without_ids_is_encoded(backend: LocalBackend) -> None:
     work = Generation(id="g", prompt=Prompt(text="žluť"), ids=None, sampling=Sampling(max_tokens=6))
     deltas = await run(backend, work)
-    assert "".join(delta.text for delta in deltas) == "žluť"
+    assert text_of(deltas) == "žluť"
 
 
 async def test_many_at_once(rig: Rig, backend: LocalBackend) -> None:
@@ -129,7 +132,7 @@ async def test_many_at_once(rig: Rig, backend: LocalBackend) -> None:
     await until(lambda: backend.in_flight == 16)
     for text, deltas in zip(texts, await answers, strict=True):
         expected = (text * 10)[: 40 + len(text)]
-        assert "".join(delta.text for delta in deltas) == expected
+        assert text_of(deltas) == expected
     assert backend.in_flight == 0
 
 
@@ -145,7 +148,7 @@ async def test_closing_the_stream_aborts_the_work(rig: Rig, backend: LocalBacken
         await until(lambda: rig.running == 1)
         assert backend.in_flight == 1
     assert backend.in_flight == 0
-    await until(lambda: rig.running == 0, 1.0)
+    await until(lambda: rig.running == 0)
 
 
 async def test_cancelling_the_reader_aborts_the_work(rig: Rig, backend: LocalBackend) -> None:
@@ -154,14 +157,14 @@ async def test_cancelling_the_reader_aborts_the_work(rig: Rig, backend: LocalBac
     reader.cancel()
     with suppress(asyncio.CancelledError):
         await reader
-    await until(lambda: rig.running == 0, 1.0)
+    await until(lambda: rig.running == 0)
 
 
 async def test_an_id_may_come_again_while_the_first_is_still_on_its_way(backend: LocalBackend) -> None:
     async with aclosing(backend.stream(generation("first", ENDLESS))) as stream:
         await anext(stream)
     deltas = await run(backend, generation("second", 6))
-    assert "".join(delta.text for delta in deltas) == "second"
+    assert text_of(deltas) == "second"
 
 
 @pytest.mark.parametrize(
@@ -187,7 +190,7 @@ async def test_a_killed_engine_ends_every_stream_and_comes_back(rig: Rig, backen
     streams = [asyncio.create_task(fail(backend, generation("abc", ENDLESS))) for _ in range(5)]
     await until(lambda: rig.running == 5)
     rig.signal(signal.SIGKILL)
-    async with asyncio.timeout(1.0):
+    async with asyncio.timeout(3.0):
         errors = await asyncio.gather(*streams)
     assert {(type(error), error.code) for error in errors} == {(Unavailable, "engine_died")}
     assert not backend.available
@@ -285,6 +288,57 @@ async def test_closing_ends_the_streams(rig: Rig, backend: LocalBackend) -> None
     assert isinstance(await stream, Unavailable)
     assert not backend.available
     assert isinstance(await fail(backend, generation("abc")), Unavailable)
+
+
+@pytest.mark.models
+async def test_a_real_model_answers_and_its_cache_is_seen(
+    engine_config: Callable[..., EngineConfig], smollm2_folder: Path, runtime: Path
+) -> None:
+    config = engine_config(
+        "7b/0",
+        model=str(smollm2_folder),
+        vocabulary=str(runtime / "smollm2"),
+        lease=str(runtime / "lease"),
+        kv_blocks=64,
+    )
+    tokenizer = Tokenizer(smollm2_folder)
+    question = "Name the capital of France, the river that runs through it, and one bridge across that river."
+    prompt = Prompt(messages=(ChatMessage("user", question),))
+    ids = await tokenizer.encode(prompt)
+    work = Generation(
+        id="g", prompt=prompt, ids=ids, sampling=Sampling(max_tokens=40, temperature=0), salt=b"tenant"
+    )
+    async with Supervisor([config]) as supervisor:
+        rig = Rig(config, supervisor, tokenizer)
+        backend = await rig.connect()
+        first, again = await run(backend, work), await run(backend, work)
+        foreign = await run(backend, msgspec.structs.replace(work, salt=b"another tenant"))
+        await until(lambda: any(isinstance(e, Load) and sum(e.finished.values()) == 3 for e in rig.events))
+        before = cpu_seconds(supervisor.pids["7b/0"])
+        await asyncio.sleep(2)
+        assert cpu_seconds(supervisor.pids["7b/0"]) - before < 0.05
+        await backend.close()
+    assert "Paris" in text_of(first)
+    assert text_of(first) == text_of(again) == text_of(foreign)
+    whole_blocks = (len(ids) - 1) // 16 * 16
+    assert [cached_tokens(answer) for answer in (first, again, foreign)] == [0, whole_blocks, 0]
+    told = {key for event in rig.events if isinstance(event, Stored) for key in event.keys}
+    for salt in (b"tenant", b"another tenant"):
+        assert told.issuperset(block_keys(salt, ids, 16))
+
+
+def text_of(deltas: list[Delta]) -> str:
+    return "".join(delta.text for delta in deltas)
+
+
+def cached_tokens(deltas: list[Delta]) -> int:
+    assert deltas[-1].usage is not None
+    return deltas[-1].usage.cached_tokens
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def load(incarnation: str) -> Load:

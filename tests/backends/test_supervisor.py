@@ -35,10 +35,13 @@ async def test_engines_run_until_stopped_and_leave_nothing(
 
 
 async def test_engines_start_side_by_side(engine_config: Config, fake_command: list[str]) -> None:
-    configs = [engine_config(f"slow/{n}", model="slow") for n in range(4)]
-    began = time.monotonic()
-    async with Supervisor(configs, command=fake_command):
-        assert time.monotonic() - began < 4 * 0.5  # what each of them takes at least
+    configs = [engine_config(f"stuck/{number}", model="stuck") for number in range(3)]
+    supervisor = Supervisor(configs, command=fake_command)
+    start = asyncio.create_task(supervisor.start())
+    await until(lambda: len(supervisor.pids) == 3)
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
 
 
 async def test_engines_have_sessions_of_their_own(engine_config: Config, fake_command: list[str]) -> None:
@@ -115,7 +118,7 @@ async def test_an_engine_deaf_to_sigterm_is_killed(engine_config: Config, fake_c
     async with Supervisor([engine_config(model="deaf")], command=fake_command) as supervisor:
         pid = supervisor.pids["e/0"]
         began = time.monotonic()
-    assert 2 <= time.monotonic() - began < 4
+    assert time.monotonic() - began >= 2
     assert not alive(pid)
 
 
@@ -172,11 +175,13 @@ def test_addresses_are_checked_at_once(engine_config: Config) -> None:
 async def test_vocabularies_are_written_and_removed(
     engine_config: Config, fake_command: list[str], byte_model: Path, runtime: Path
 ) -> None:
-    path = runtime / "bytes.vocabulary"
-    config = engine_config(model=str(byte_model), vocabulary=str(path))
-    async with Supervisor([config], command=fake_command):
-        assert msgspec.msgpack.decode(path.read_bytes(), type=list[bytes]) == [bytes([n]) for n in range(256)]
-    assert not path.exists()
+    paths = [runtime / f"{number}.vocabulary" for number in range(2)]
+    configs = [engine_config(f"e/{path.stem}", model=str(byte_model), vocabulary=str(path)) for path in paths]
+    async with Supervisor(configs, command=fake_command):
+        for path in paths:
+            vocabulary = msgspec.msgpack.decode(path.read_bytes(), type=list[bytes])
+            assert vocabulary == [bytes([byte]) for byte in range(256)]
+    assert not any(path.exists() for path in paths)
 
 
 async def test_a_model_without_tokenizer_is_named(engine_config: Config, runtime: Path) -> None:
