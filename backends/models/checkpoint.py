@@ -116,8 +116,8 @@ def _files(folder: Path) -> Iterator[tuple[Path, frozenset[str] | None]]:
         if not isinstance(weight_map, dict) or not weight_map:
             raise CheckpointError(f"{folder / _INDEX}: weight_map is missing or empty")
         for file in sorted({str(file) for file in weight_map.values()}):
-            if file != Path(file).name:
-                raise CheckpointError(f"{folder / _INDEX}: {file!r} is not a file of this folder")
+            if file != Path(file).name or not file.endswith(".safetensors"):
+                raise CheckpointError(f"{folder / _INDEX}: {file!r} is not a safetensors file of this folder")
             yield folder / file, frozenset(name for name, at in weight_map.items() if at == file)
     elif (folder / _SINGLE).exists():
         yield folder / _SINGLE, None
