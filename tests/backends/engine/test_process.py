@@ -379,35 +379,6 @@ def test_cores_are_shared_between_engines_that_work(
     assert processes[0].stdout.readline() == "threads 2\n"
 
 
-def test_fault_crash(start: Start, connect: Callable[[EngineConfig], Client], config: EngineConfig) -> None:
-    process, client = start(config, HEADRACE_FAULT="crash_after_tokens:3"), connect(config)
-    client.join()
-    client.submit("a", b"abc", 100)
-    assert process.wait(5) == -signal.SIGKILL
-
-
-def test_fault_stall(start: Start, connect: Callable[[EngineConfig], Client], config: EngineConfig) -> None:
-    process, client = start(config, HEADRACE_FAULT="stall_after_tokens:3"), connect(config)
-    client.join()
-    client.submit("a", b"abc", 100)
-    for _ in range(3):
-        client.answer()
-    assert not client.commands.poll(100)
-    assert process.poll() is None
-    process.terminate()
-    assert process.wait(2) == -signal.SIGTERM
-
-
-@pytest.mark.parametrize(
-    "order", ["explode", "crash_after_tokens", "crash_after_tokens:x", "stall_after_tokens:-1"]
-)
-def test_an_unknown_fault_is_refused(start: Start, config: EngineConfig, order: str) -> None:
-    process = start(config, HEADRACE_FAULT=order)
-    output, _ = process.communicate(timeout=5)
-    assert process.returncode == 1
-    assert f"HEADRACE_FAULT='{order}': expected crash_after_tokens:N" in output
-
-
 def cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
