@@ -1,0 +1,209 @@
+"""The real front door on a real socket, before a dispatcher that follows a script."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from starlette.types import Scope
+
+from backends.backend import Delta, FinishReason, Usage
+from gateway.config import Config, Engine, Price, Tenant, Tier
+from gateway.config import Server as Settings
+from gateway.drain import Drain
+from gateway.errors import ApiError
+from gateway.exchange import Exchange
+from gateway.front import build_front
+from gateway.request import Answer, Card, Request, Route
+from gateway.server import Server, bind
+
+ANONYMOUS = Tenant(name="anonymous")
+TENANTS = {
+    "hr_tenant": Tenant(name="tenant", tiers=("7b",), priority=5),
+    "hr_admin": Tenant(name="admin", admin=True),
+}
+USAGE = Usage(prompt_tokens=12, completion_tokens=3, cached_tokens=8)
+
+
+@dataclass(kw_only=True)
+class Script:
+    """What becomes of each request. Pauses are in seconds."""
+
+    texts: Sequence[str] = ("Hel", "", "lo")
+    finish: FinishReason | None = "stop"
+    refusal: Exception | None = None  # raised instead of an answer
+    wait: float = 0.0  # before the answer
+    pause: float = 0.0  # before each delta after the first
+    breakage: Exception | None = None  # raised after the texts, instead of a finish
+    usage: Usage | None = USAGE
+
+
+class ScriptedDeltas:
+    def __init__(self, dispatcher: "ScriptedDispatcher", script: Script) -> None:
+        self._dispatcher = dispatcher
+        self._script = script
+        self._steps = self._play()
+        self._closed = False
+
+    def __aiter__(self) -> AsyncIterator[Delta]:
+        return self
+
+    async def __anext__(self) -> Delta:
+        return await anext(self._steps)
+
+    async def _play(self) -> AsyncIterator[Delta]:
+        for number, text in enumerate(self._script.texts):
+            if number:
+                await asyncio.sleep(self._script.pause)
+            self._dispatcher.pulled += 1
+            yield Delta(text=text, tokens=1)
+        await asyncio.sleep(self._script.pause)
+        if self._script.breakage is not None:
+            raise self._script.breakage
+        if self._script.finish is not None:
+            yield Delta(finish=self._script.finish, usage=self._script.usage)
+
+    async def aclose(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._dispatcher.running -= 1
+            self._dispatcher.closed += 1
+
+
+@dataclass
+class ScriptedDispatcher:
+    """`running` counts answers that nobody has closed yet, `waiting` requests without an answer."""
+
+    script: Script = field(default_factory=Script)
+    requests: list[Request] = field(default_factory=list)
+    ready: bool = True
+    running: int = 0
+    waiting: int = 0
+    closed: int = 0
+    pulled: int = 0
+
+    async def run(self, request: Request) -> Answer:
+        self.requests.append(request)
+        self.waiting += 1
+        try:
+            await asyncio.sleep(self.script.wait)
+        finally:
+            self.waiting -= 1
+        if self.script.refusal is not None:
+            raise self.script.refusal
+        self.running += 1
+        return Answer(
+            id=request.id,
+            created=1_700_000_000,
+            tier="7b",
+            route=Route(order=("7b",), reason="7b: requested", assessment=None),
+            session=None,
+            headers={"x-headrace-tier": "7b", "x-headrace-reason": "7b: requested"},
+            deltas=ScriptedDeltas(self, self.script),
+        )
+
+    def cards(self) -> tuple[Card, ...]:
+        seven = Card(name="7b", models=("small",), context_length=2048, price=Price(output=0.1), ready=True)
+        return seven, Card(
+            name="70b", models=("large",), context_length=8192, price=Price(output=1.5), ready=self.ready
+        )
+
+
+@dataclass
+class Front:
+    """One running front door, in a thread with an event loop of its own."""
+
+    port: int
+    dispatcher: ScriptedDispatcher
+    drain: Drain
+    exchanges: list[Exchange]
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+
+    def leave(self, patience: float) -> None:
+        """Begin to drain; does not wait."""
+        asyncio.run_coroutine_threadsafe(self.drain.leave(patience), self.loop)
+        self.eventually(lambda: self.drain.leaving)
+
+    def eventually(self, what: Callable[[], bool], within: float = 5.0) -> None:
+        deadline = time.monotonic() + within
+        while not what():
+            assert time.monotonic() < deadline, "it did not come true in time"
+            time.sleep(0.01)
+
+
+def find_tenant(config: Config) -> Callable[[str | None], Tenant]:
+    def find(key: str | None) -> Tenant:
+        tenant = TENANTS.get(key or "", config.anonymous)
+        if tenant is None:
+            raise ApiError(401, "The API key is not known.", code="invalid_api_key")
+        return tenant
+
+    return find
+
+
+def config_with(anonymous: Tenant | None = ANONYMOUS, **server: Any) -> Config:
+    tiers = tuple(Tier(name=name, engines=(Engine(model=name),)) for name in ("7b", "70b"))
+    aliases = {"org/big": "70b", "small": "7b"}
+    return Config(tiers=tiers, anonymous=anonymous, aliases=aliases, server=Settings(**server))
+
+
+@contextmanager
+def serving(config: Config) -> Iterator[Front]:
+    dispatcher, drain, exchanges = ScriptedDispatcher(), Drain(), list[Exchange]()
+
+    @contextmanager
+    def observe(exchange: Exchange, scope: Scope) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            exchanges.append(exchange)
+
+    app = build_front(
+        config,
+        dispatcher,
+        find_tenant=find_tenant(config),
+        drain=drain,
+        metrics=lambda: b"# TYPE up gauge\nup 1\n",
+        observe=observe,
+    )
+    opened, loop = threading.Event(), asyncio.new_event_loop()
+    server = Server(app, opened.set)
+    with bind("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        thread = threading.Thread(
+            target=lambda: loop.run_until_complete(server.serve(sockets=[listener])), daemon=True
+        )
+        thread.start()
+        assert opened.wait(5)
+        yield Front(port, dispatcher, drain, exchanges, loop)
+        server.should_exit = True
+        thread.join(10)
+        assert not thread.is_alive()
+        loop.close()
+
+
+Serve = Callable[..., AbstractContextManager[Front]]
+
+
+@pytest.fixture
+def serve() -> Serve:
+    """`with serve(body_timeout=0.2) as front`: a front door with these settings of `Server`."""
+    return lambda anonymous=ANONYMOUS, **server: serving(config_with(anonymous, **server))
+
+
+@pytest.fixture
+def front() -> Iterator[Front]:
+    with serving(config_with()) as running:
+        yield running

@@ -1,0 +1,284 @@
+"""HTTP as bytes: what is refused, with which status, and that the connection is left in order."""
+
+import json
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway import protocol
+
+BODY = b'{"model": "7b", "messages": [{"role": "user", "content": "x"}]}'
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+
+
+def read(raw: socket.socket) -> tuple[int, dict[str, str], bytes]:
+    """One response with a content-length."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        data = raw.recv(65536)
+        assert data, received
+        received += data
+    head, _, body = received.partition(b"\r\n\r\n")
+    status, *lines = head.decode().split("\r\n")
+    headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+    while len(body) < int(headers["content-length"]):
+        body += raw.recv(65536)
+    return int(status.split()[1]), headers, body
+
+
+def closed(raw: socket.socket) -> bool:
+    try:
+        return raw.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def error(body: bytes) -> dict[str, Any]:
+    told = json.loads(body)["error"]
+    assert set(told) == {"message", "type", "param", "code"}
+    return dict(told)
+
+
+def test_a_body_of_20_megabytes(front: Any) -> None:
+    answer = httpx.post(f"{front.url}/v1/chat/completions", json={"pad": "x" * 20_000_000}, timeout=10)
+    assert answer.status_code == 413
+    assert error(answer.content)["code"] == "request_too_large"
+    assert answer.headers["x-request-id"]
+
+
+def test_a_body_too_long_by_its_header_is_not_read(front: Any) -> None:
+    with front.connect() as raw:
+        raw.sendall(HEAD + b"content-length: 20000000\r\nexpect: 100-continue\r\n\r\n")
+        status, _, body = read(raw)
+    assert status == 413
+    assert error(body)["code"] == "request_too_large"
+
+
+def test_a_chunked_body_is_cut_where_it_gets_too_long(serve: Callable[..., Any]) -> None:
+    with serve(max_body_bytes=1000) as front, front.connect() as raw:
+        raw.sendall(HEAD + b"transfer-encoding: chunked\r\n\r\n")
+        for _ in range(5):
+            raw.sendall(b"190\r\n" + b" " * 400 + b"\r\n")
+        status, _, body = read(raw)
+    assert status == 413
+    assert error(body)["code"] == "request_too_large"
+    assert front.dispatcher.requests == []
+
+
+def test_the_connection_can_be_used_after_a_body_too_long(serve: Callable[..., Any]) -> None:
+    with serve(max_body_bytes=1000) as front, front.connect() as raw:
+        raw.sendall(HEAD + b"content-length: 5000\r\n\r\n" + b" " * 5000)
+        assert read(raw)[0] == 413
+        raw.sendall(HEAD + b"content-length: %d\r\n\r\n" % len(BODY) + BODY)
+        assert read(raw)[0] == 200
+
+
+def test_a_slow_body(serve: Callable[..., Any]) -> None:
+    with serve(body_timeout=0.3) as front, front.connect() as raw:
+        raw.sendall(HEAD + b"content-length: 100\r\n\r\n")
+        started = time.monotonic()
+        for _ in range(4):
+            time.sleep(0.05)
+            raw.sendall(b" ")  # a byte now and then buys no time
+        status, headers, body = read(raw)
+        assert (status, error(body)["code"]) == (408, "request_timeout")
+        assert time.monotonic() - started < 3
+        assert headers["connection"] == "close"
+        assert closed(raw)
+
+
+def test_a_slow_head(front: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT", 0.3)
+    with front.connect() as raw:
+        raw.sendall(b"POST /v1/chat/comp")
+        time.sleep(0.1)
+        raw.sendall(b"letions HTTP/1.1\r\nhost:")
+        assert read(raw)[0] == 408
+        assert closed(raw)
+    with front.connect() as silent:
+        assert closed(silent)
+
+
+def test_a_slow_head_after_a_response(front: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with front.connect() as raw:
+        raw.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert read(raw)[0] == 200
+        monkeypatch.setattr(protocol, "HEAD_TIMEOUT", 0.2)
+        raw.sendall(b"GET /livez HTTP")
+        assert read(raw)[0] == 408
+
+
+def test_a_long_answer_outlives_the_time_for_a_head(front: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT", 0.1)
+    front.dispatcher.script.wait = 0.5
+    with front.connect() as raw:
+        raw.sendall(HEAD + b"content-length: %d\r\n\r\n" % len(BODY) + BODY)
+        assert read(raw)[0] == 200
+
+
+def test_a_request_in_the_body_of_another_is_not_answered(front: Any) -> None:
+    """Content-Length beside Transfer-Encoding: servers disagree about where such a request ends."""
+    with front.connect() as raw:
+        raw.sendall(
+            HEAD + b"content-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
+            b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"
+        )
+        status, headers, body = read(raw)
+        assert (status, error(body)["code"]) == (400, "invalid_framing")
+        assert headers["connection"] == "close"
+        assert closed(raw)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost : x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00",
+    ],
+)
+def test_what_is_not_http(front: Any, head: bytes) -> None:
+    with front.connect() as raw:
+        raw.sendall(head + b"\r\n\r\n")
+        assert b" 400 " in raw.recv(65536)
+        assert closed(raw)
+    assert httpx.get(f"{front.url}/livez").status_code == 200
+
+
+def test_a_head_without_end(front: Any) -> None:
+    with front.connect() as raw:
+        raw.sendall(b"GET / HTTP/1.1\r\nhost: x\r\na: ")
+        with pytest.raises(OSError):
+            for _ in range(1000):
+                raw.sendall(b"x" * 50_000)
+    assert httpx.get(f"{front.url}/livez").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "host"),
+    [
+        ("/v1/models", "x/livez?"),
+        ("//v1/models", "x"),
+        ("/livez/../v1/models", "x"),
+        ("/livez;/v1/models", "x"),
+        ("/metrics", "localhost"),
+        ("http://x/livez", "x"),
+        ("/%6Civez/", "x"),
+        ("/nowhere", "x"),
+    ],
+)
+def test_no_path_is_open_by_a_trick(serve: Callable[..., Any], path: str, host: str) -> None:
+    with serve(anonymous=None) as front, front.connect() as raw:
+        raw.sendall(f"GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n".encode())
+        status, _, body = read(raw)
+    assert (status, error(body)["code"]) == (401, "invalid_api_key")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/nowhere", 404, "unknown_url"),
+        ("GET", "/v1/models/", 404, "model_not_found"),
+        ("GET", "/livez/", 404, "unknown_url"),
+        ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
+        ("DELETE", "/v1/models", 405, "method_not_allowed"),
+        ("POST", "/v1/embeddings", 404, "unknown_url"),
+    ],
+)
+def test_unknown_paths_and_methods(front: Any, method: str, path: str, status: int, code: str) -> None:
+    answer = httpx.request(method, front.url + path, json={} if method == "POST" else None)
+    assert (answer.status_code, error(answer.content)["code"]) == (status, code)
+    assert "location" not in answer.headers
+    assert ("allow" in answer.headers) == (status == 405)
+
+
+@pytest.mark.parametrize(
+    "media_type", [None, "text/plain", "multipart/form-data; boundary=x", "application/jsonp"]
+)
+def test_other_media_types(front: Any, media_type: str | None) -> None:
+    headers = {} if media_type is None else {"content-type": media_type}
+    answer = httpx.post(f"{front.url}/v1/chat/completions", content=BODY, headers=headers)
+    assert (answer.status_code, error(answer.content)["code"]) == (415, "unsupported_media_type")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [("my-id_1", True), ("", False), ("a b", False), ("x" * 65, False), ("é", False), ("a\tb", False)],
+)
+def test_request_ids(front: Any, given: str, kept: bool) -> None:
+    headers = {b"x-request-id": given.encode()}
+    answer = httpx.get(f"{front.url}/livez", headers=headers)
+    assert (answer.headers["x-request-id"] == given) is kept
+    assert answer.headers["x-request-id"]
+
+
+def test_a_repeated_request_id_does_not_make_requests_one(front: Any) -> None:
+    for _ in range(2):
+        httpx.post(
+            f"{front.url}/v1/chat/completions",
+            content=BODY,
+            headers={"content-type": "application/json", "x-request-id": "same"},
+        )
+    first, second = front.dispatcher.requests
+    assert first.id != second.id
+    assert first.id.startswith("same-")
+
+
+def test_headers_reach_the_request(front: Any) -> None:
+    def ask(**headers: str) -> httpx.Response:
+        headers = {"content-type": "application/json", **{k.replace("_", "-"): v for k, v in headers.items()}}
+        return httpx.post(f"{front.url}/v1/chat/completions", content=BODY, headers=headers)
+
+    ask(x_session_id="new", x_headrace_timeout_ms="1500", authorization="bearer hr_tenant")
+    ask(x_headrace_timeout_ms="99999999")
+    request, patient = front.dispatcher.requests
+    assert (request.session, request.timeout, request.tenant.name, request.priority) == (
+        "new",
+        1.5,
+        "tenant",
+        5,
+    )
+    assert (patient.session, patient.timeout, patient.tenant.name) == (None, 600.0, "anonymous")
+    for wrong in ("0", "-1", "1.5", "soon", "", "9" * 30):
+        refused = ask(x_headrace_timeout_ms=wrong)
+        assert (refused.status_code, error(refused.content)["param"]) == (400, "x-headrace-timeout-ms")
+
+
+def test_probes(front: Any) -> None:
+    assert httpx.get(f"{front.url}/livez").text == "ok\n"
+    ready = httpx.get(f"{front.url}/readyz")
+    assert (ready.status_code, ready.json()["tiers"]) == (200, {"7b": True, "70b": True})
+    front.dispatcher.ready = False
+    unready = httpx.get(f"{front.url}/readyz")
+    assert (unready.status_code, unready.json()["tiers"]) == (503, {"7b": True, "70b": False})
+    front.dispatcher.ready = True
+    front.leave(patience=0.0)
+    draining = httpx.get(f"{front.url}/readyz")
+    assert (draining.status_code, draining.json()["draining"]) == (503, True)
+    assert httpx.get(f"{front.url}/livez").status_code == 200
+    assert httpx.get(f"{front.url}/metrics").status_code == 200
+
+
+def test_metrics_are_for_the_anonymous_and_for_admins(front: Any, serve: Callable[..., Any]) -> None:
+    answer = httpx.get(f"{front.url}/metrics", headers={"accept": "application/openmetrics-text"})
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert "up 1" in answer.text
+    with serve(anonymous=None) as closed_front:
+        for key, status in (("hr_tenant", 403), ("hr_admin", 200)):
+            url = f"{closed_front.url}/metrics"
+            assert httpx.get(url, headers={"authorization": f"Bearer {key}"}).status_code == status
+
+
+@pytest.mark.parametrize(
+    "header", ["", "Bearer", "Bearer ", "Basic aHI=", "hr_tenant", "Bearer  hr_tenant x", "é"]
+)
+def test_strange_authorizations_are_no_key(serve: Callable[..., Any], header: str) -> None:
+    with serve(anonymous=None) as front, front.connect() as raw:
+        raw.sendall(f"GET /v1/models HTTP/1.1\r\nhost: x\r\nauthorization: {header}\r\n\r\n".encode())
+        assert read(raw)[0] == 401
