@@ -73,5 +73,7 @@ elseif redis.call('EXISTS', KEYS[3]) == 0
   redis.call('ZADD', KEYS[2], string.format('%.0f', now + length), lease)
   redis.call('PEXPIRE', KEYS[2], length + MINUTE)
   done = 1
+else
+  store(requests_debt, tokens_debt) -- time passes for who is refused, whatever the clock does
 end
 return { done, requests_debt, tokens_debt, running, now }

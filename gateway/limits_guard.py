@@ -68,6 +68,9 @@ class GuardedLimits:
         try:
             with self._asking():
                 reservation = await self._store.reserve(tenant, limits, lease, tokens)
+        except LimitExceeded:
+            await self._repay(REPAID_AT_ONCE)  # what is owed may be the very thing that stands in the way
+            raise
         except _Resting:
             raise
         except LimitStoreUnavailable:

@@ -52,7 +52,7 @@ class MemoryLimits:
 
     def _open(self, tenant: str, limits: Limits) -> tuple[_Book, int]:
         """The tenant's book as of now, without leases that have expired."""
-        now = int(self._clock() * 1000)
+        now = round(self._clock() * 1000)
         book = self._books.setdefault(tenant, _Book())
         book.account = book.account.leaked(limits, now)
         book.leases = {lease: expires for lease, expires in book.leases.items() if alive(expires, now)}

@@ -42,7 +42,7 @@ class RedisLimits:
         await self._client.aclose()
 
     async def _run(self, op: str, tenant: str, limits: Limits, lease: str, tokens: int) -> list[int]:
-        now = "" if self._clock is None else int(self._clock() * 1000)
+        now = "" if self._clock is None else round(self._clock() * 1000)
         prefix = f"headrace:{{{tenant}}}"
         keys = [f"{prefix}:account", f"{prefix}:leases", f"{prefix}:given-up:{lease}"]
         arguments: list[str | int] = [

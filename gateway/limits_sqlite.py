@@ -11,7 +11,7 @@ from pathlib import Path
 from gateway.account import LEASE, Account, granted, obstacles, refused
 from gateway.config import Limits
 from gateway.gcra import MINUTE
-from gateway.limits import LimitStoreUnavailable, Reservation
+from gateway.limits import LimitExceeded, LimitStoreUnavailable, Reservation
 from sessions.database import Database
 
 SCHEMA = """
@@ -41,17 +41,21 @@ class SqliteLimits:
         self._clock = clock
 
     async def reserve(self, tenant: str, limits: Limits, lease: str, tokens: int) -> Reservation:
-        def take(connection: sqlite3.Connection) -> Reservation:
+        def take(connection: sqlite3.Connection) -> Reservation | LimitExceeded:
             account = self._open(connection, tenant, limits)
             standing = obstacles(account, limits, tokens, _running(connection, tenant))
             if standing:
-                raise refused(account, limits, standing)
+                _store(connection, tenant, account)  # time passes for who is refused, whatever the clock does
+                return refused(account, limits, standing)
             account = account.taken(limits, tokens)
             _store(connection, tenant, account)
             connection.execute("INSERT INTO lease VALUES (?, ?, ?)", (tenant, lease, account.at + LEASE))
             return granted(account, limits, tenant, lease, tokens)
 
-        return await self._database.write(take)
+        outcome = await self._database.write(take)
+        if isinstance(outcome, LimitExceeded):
+            raise outcome
+        return outcome
 
     async def settle(self, reservation: Reservation, limits: Limits, used: int) -> None:
         def give_back(connection: sqlite3.Connection) -> None:
@@ -67,7 +71,7 @@ class SqliteLimits:
 
     def _open(self, connection: sqlite3.Connection, tenant: str, limits: Limits) -> Account:
         """The tenant's account as of now, without leases that have expired (see `gateway.account.alive`)."""
-        now = int(self._clock() * 1000)
+        now = round(self._clock() * 1000)
         connection.execute(
             "DELETE FROM lease WHERE tenant = ? AND (expires <= ? OR expires > ?)",
             (tenant, now, now + LEASE + MINUTE),

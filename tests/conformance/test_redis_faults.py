@@ -1,0 +1,239 @@
+"""A Redis that is frozen, killed, restarted, emptied of its scripts, or asked by callers who go away."""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway.breaker import Breaker
+from gateway.config import Limits, State
+from gateway.limits import LimitExceeded, LimitStore, LimitStoreUnavailable, Reservation
+from gateway.limits_guard import GuardedLimits
+from gateway.limits_memory import MemoryLimits
+from gateway.limits_redis import RedisLimits
+from gateway.state import LIMITS_TIMEOUT, SESSIONS_TIMEOUT, open_limits, open_sessions
+from sessions import SessionNotFound, SessionStoreUnavailable, Turn
+from sessions.connection import CONNECTIONS, connect
+from sessions.redis import RedisSessions
+
+if TYPE_CHECKING:
+    from tests.conformance.conftest import RedisServer
+
+PATIENT = 10.0
+SLACK = 0.25  # seconds that a busy machine may add
+GENEROUS = Limits(requests_per_minute=10**9)
+
+
+async def soon(attempt: Callable[[], Awaitable[object]], *expected: type[Exception]) -> float:
+    """Repeat until it succeeds; seconds that took."""
+    started = time.monotonic()
+    while True:
+        try:
+            await attempt()
+        except expected:
+            assert time.monotonic() - started < 10
+            await asyncio.sleep(0.02)
+        else:
+            return time.monotonic() - started
+
+
+def reserving(limits: LimitStore, allowed: Limits) -> Callable[[], Awaitable[Reservation]]:
+    return lambda: limits.reserve("acme", allowed, f"{random.random()}", 0)
+
+
+async def test_a_frozen_redis_costs_a_moment_then_nothing_and_is_back_at_once(
+    mortal_redis: "RedisServer",
+) -> None:
+    limits = open_limits(State(redis=mortal_redis.url))
+    reserve = reserving(limits, GENEROUS)
+    await soon(reserve, LimitStoreUnavailable)
+    mortal_redis.freeze()
+    waits = [await refusal_time(reserve) for _ in range(20)]
+    assert max(waits) < 2 * LIMITS_TIMEOUT + SLACK
+    assert sorted(waits)[10] < LIMITS_TIMEOUT / 2  # the breaker: most did not even ask
+    mortal_redis.thaw()
+    assert await soon(reserve, LimitStoreUnavailable) < 1.0 + SLACK
+    await limits.close()
+
+
+async def refusal_time(attempt: Callable[[], Awaitable[object]]) -> float:
+    started = time.monotonic()
+    with pytest.raises(LimitStoreUnavailable):
+        await attempt()
+    return time.monotonic() - started
+
+
+async def test_reservations_stuck_in_a_frozen_redis_take_no_place_when_it_thaws(
+    mortal_redis: "RedisServer",
+) -> None:
+    allowed = Limits(parallel=3)
+    limits = GuardedLimits(RedisLimits(connect(mortal_redis.url, LIMITS_TIMEOUT)), Breaker(failures=100))
+    await soon(lambda: limits.reserve("umbrella", GENEROUS, "warm", 0), LimitStoreUnavailable)
+    held = await limits.reserve("acme", allowed, "held", 0)
+    mortal_redis.freeze()
+    for number in range(3):
+        with pytest.raises(LimitStoreUnavailable):
+            await limits.reserve("acme", allowed, f"stuck-{number}", 0)
+    with pytest.raises(LimitStoreUnavailable):
+        await limits.settle(held, allowed, 0)
+    mortal_redis.thaw()
+    for _ in range(3):
+        await soon(reserving(limits, allowed), LimitStoreUnavailable, LimitExceeded)
+    with pytest.raises(LimitExceeded):
+        await limits.reserve("acme", allowed, "one too many", 0)
+    await limits.close()
+
+
+async def test_a_killed_redis_is_reported_and_found_again_after_its_restart(
+    mortal_redis: "RedisServer",
+) -> None:
+    limits, sessions = (
+        open_limits(State(redis=mortal_redis.url)),
+        open_sessions(State(redis=mortal_redis.url)),
+    )
+    await soon(reserving(limits, GENEROUS), LimitStoreUnavailable)
+    mortal_redis.kill()
+    assert (
+        max([await refusal_time(reserving(limits, GENEROUS)) for _ in range(5)]) < 2 * LIMITS_TIMEOUT + SLACK
+    )
+    with pytest.raises(SessionStoreUnavailable):
+        await sessions.create("acme")
+    mortal_redis.start()
+    assert await soon(reserving(limits, GENEROUS), LimitStoreUnavailable) < 1.0 + SLACK
+    await soon(lambda: sessions.create("acme"), SessionStoreUnavailable)
+    await limits.close()
+    await sessions.close()
+
+
+async def test_a_frozen_redis_never_looks_like_an_empty_history(mortal_redis: "RedisServer") -> None:
+    sessions = open_sessions(State(redis=mortal_redis.url))
+    session = await sessions.create("acme")
+    mortal_redis.freeze()
+    started = time.monotonic()
+    for attempt in (
+        sessions.get("acme", session.id),
+        sessions.append("acme", session.id, (Turn("user", "Hello"),), 0),
+        sessions.list("acme"),
+        sessions.delete("acme", session.id),
+    ):
+        with pytest.raises(SessionStoreUnavailable):
+            await attempt
+    assert time.monotonic() - started < 4 * (2 * SESSIONS_TIMEOUT + SLACK)
+    mortal_redis.thaw()
+    await sessions.close()
+
+
+async def test_scripts_that_the_server_lost_are_loaded_again_under_load(redis: "RedisServer") -> None:
+    limits = GuardedLimits(RedisLimits(connect(redis.url, PATIENT)))
+    sessions = RedisSessions(connect(redis.url, PATIENT), 60.0)
+    for _ in range(10):
+        reservations = asyncio.gather(*(reserving(limits, GENEROUS)() for _ in range(20)))
+        creations = asyncio.gather(*(sessions.create("acme") for _ in range(20)))
+        assert redis.ask("SCRIPT FLUSH") == "+OK"
+        await reservations
+        await creations
+    await limits.close()
+    await sessions.close()
+
+
+async def test_more_callers_than_connections_wait_their_turn(redis: "RedisServer") -> None:
+    limits = GuardedLimits(RedisLimits(connect(redis.url, PATIENT)))
+    await asyncio.gather(*(reserving(limits, GENEROUS)() for _ in range(8 * CONNECTIONS)))
+    await limits.close()
+
+
+async def test_no_caller_gets_what_another_one_asked_for_and_left(redis: "RedisServer") -> None:
+    """A cancelled command once left its answer on the connection for whoever came next, in more than one service."""
+    sessions = RedisSessions(connect(redis.url, PATIENT), 60.0)
+    words: dict[tuple[str, str], str] = {}
+    for number in range(20):
+        tenant = f"tenant-{number}"
+        session = await sessions.create(tenant)
+        words[tenant, session.id] = f"the words of {tenant}"
+        await sessions.append(tenant, session.id, (Turn("user", words[tenant, session.id]),), 0)
+    choice = random.Random(7)
+    answered = 0
+    for _ in range(30):
+        asked = choice.choices(list(words), k=40)
+        callers = [asyncio.create_task(sessions.get(*key)) for key in asked]
+        await asyncio.sleep(choice.random() * 0.004)
+        for caller in choice.sample(callers, 10):
+            caller.cancel()
+        for key, outcome in zip(asked, await asyncio.gather(*callers, return_exceptions=True), strict=True):
+            if not isinstance(outcome, asyncio.CancelledError):
+                assert not isinstance(outcome, BaseException), outcome
+                assert [turn.content for turn in outcome.turns] == [words[key]]
+                answered += 1
+    assert answered >= 900
+    await sessions.close()
+
+
+async def test_a_record_of_another_tenant_is_refused_wherever_it_lies(redis: "RedisServer") -> None:
+    client = connect(redis.url, PATIENT)
+    sessions = RedisSessions(client, 60.0)
+    mine, theirs = await sessions.create("acme"), await sessions.create("umbrella")
+    await client.rename(f"headrace:{{umbrella}}:session:{theirs.id}", f"headrace:{{acme}}:session:{mine.id}")
+    with pytest.raises(SessionStoreUnavailable, match="of another session"):
+        await sessions.get("acme", mine.id)
+    with pytest.raises(SessionNotFound):
+        await sessions.get("umbrella", theirs.id)
+    await sessions.close()
+
+
+async def test_a_key_of_the_wrong_kind_is_no_traceback(redis: "RedisServer") -> None:
+    client = connect(redis.url, PATIENT)
+    await client.set("headrace:{acme}:account", "not a hash")
+    with pytest.raises(LimitStoreUnavailable, match="WRONGTYPE"):
+        await RedisLimits(client).reserve("acme", GENEROUS, "a", 1)
+    await client.aclose()
+
+
+async def test_the_largest_limits_are_counted_to_the_last_token(redis: "RedisServer") -> None:
+    """Lua has only doubles; credits must stay whole numbers in them."""
+    largest = Limits(tokens_per_minute=10**9)
+
+    def clock() -> float:
+        return 1.8e9
+
+    stores: tuple[LimitStore, ...] = (MemoryLimits(clock), RedisLimits(connect(redis.url, PATIENT), clock))
+    outcomes = []
+    for store in stores:
+        await store.settle(await store.reserve("acme", largest, "a", 1), largest, 10**9 + 7)
+        with pytest.raises(LimitExceeded) as refusal:
+            await store.reserve("acme", largest, "b", 10**9)
+        outcomes.append((refusal.value.retry_after, refusal.value.tokens_left))
+        await store.close()
+    assert outcomes[0] == outcomes[1]
+
+
+async def test_the_servers_own_clock_lets_tokens_come_back(redis: "RedisServer") -> None:
+    allowed = Limits(tokens_per_minute=60_000)
+    limits = RedisLimits(connect(redis.url, PATIENT))
+    await limits.reserve("acme", allowed, "a", 60_000)
+    started = time.monotonic()
+    await asyncio.sleep(0.1)
+    with pytest.raises(LimitExceeded) as refusal:
+        await limits.reserve("acme", allowed, "b", 60_000)
+    assert refusal.value.tokens_left is not None
+    assert 95 <= refusal.value.tokens_left.remaining <= (time.monotonic() - started) * 1000 + 5
+    await limits.close()
+
+
+async def test_nothing_stays_in_redis_for_ever(redis: "RedisServer") -> None:
+    client = connect(redis.url, PATIENT)
+    limits, sessions = RedisLimits(client), RedisSessions(client, 60.0)
+    allowed = Limits(tokens_per_minute=10)
+    reservation = await limits.reserve("acme", allowed, "a", 10)
+    await limits.reserve("umbrella", allowed, "b", 10)
+    await limits.settle(reservation, allowed, 10**6)
+    await limits.settle(reservation, allowed, 10**6)
+    await sessions.create("acme")
+    keys = await client.keys("*")
+    assert len(keys) == 6
+    lives = {key: await client.pttl(key) for key in keys}
+    assert all(life > 0 for life in lives.values()), lives
+    assert lives[b"headrace:{acme}:account"] > 10**5 * 60_000  # as long as it takes to work off what was used
+    await client.aclose()

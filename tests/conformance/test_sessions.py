@@ -1,0 +1,146 @@
+"""What every store of sessions promises."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from sessions import Session, SessionConflict, SessionNotFound, SessionStore, Turn, new_session_id
+
+HELLO = (Turn("user", "Hello"), Turn("assistant", "Hi \N{WAVING HAND SIGN}", tier="7b"))
+BYE = (Turn("user", "Bye", name="ann"), Turn("assistant", "See y", tier="13b", partial=True))
+
+
+async def test_a_session_holds_what_was_appended_in_order(sessions: SessionStore) -> None:
+    created = await sessions.create("acme")
+    assert created == Session(id=created.id)
+    assert await sessions.append("acme", created.id, HELLO, 0) == Session(created.id, HELLO, 1)
+    assert await sessions.append("acme", created.id, BYE, 1) == Session(created.id, HELLO + BYE, 2)
+    assert await sessions.get("acme", created.id) == Session(created.id, HELLO + BYE, 2)
+
+
+async def test_another_gateway_sees_the_same(open_sessions: Callable[[], SessionStore]) -> None:
+    one, other = open_sessions(), open_sessions()
+    session = await one.create("acme")
+    await other.append("acme", session.id, HELLO, 0)
+    assert (await one.get("acme", session.id)).turns == HELLO
+    await one.close()
+    assert (await other.get("acme", session.id)).turns == HELLO
+    await other.close()
+
+
+async def test_of_two_concurrent_appends_one_conflicts_and_is_not_stored(sessions: SessionStore) -> None:
+    session = await sessions.create("acme")
+    outcomes = await asyncio.gather(
+        sessions.append("acme", session.id, HELLO, 0),
+        sessions.append("acme", session.id, BYE, 0),
+        return_exceptions=True,
+    )
+    (stored,) = [outcome for outcome in outcomes if isinstance(outcome, Session)]
+    assert [type(o) for o in outcomes if o is not stored] == [SessionConflict]
+    assert await sessions.get("acme", session.id) == stored
+
+
+async def test_no_turn_is_lost_or_doubled_among_many_appends(sessions: SessionStore) -> None:
+    session = await sessions.create("acme")
+
+    async def say(word: str) -> None:
+        version = 0
+        while True:
+            try:
+                await sessions.append("acme", session.id, (Turn("user", word),), version)
+            except SessionConflict:
+                version = (await sessions.get("acme", session.id)).version
+            else:
+                return
+
+    words = [f"word {number}" for number in range(12)]
+    await asyncio.gather(*map(say, words))
+    assert sorted(turn.content for turn in (await sessions.get("acme", session.id)).turns) == sorted(words)
+
+
+@pytest.mark.parametrize("version", [-1, 0, 2, 10**9])
+async def test_an_append_to_any_other_version_conflicts(sessions: SessionStore, version: int) -> None:
+    session = await sessions.create("acme")
+    await sessions.append("acme", session.id, HELLO, 0)
+    with pytest.raises(SessionConflict):
+        await sessions.append("acme", session.id, BYE, version)
+    assert (await sessions.get("acme", session.id)).turns == HELLO
+
+
+@pytest.mark.parametrize(
+    "session_id",
+    ["", "new", "sess_", new_session_id(), "'; DROP TABLE session; --", "a\0b", "{umbrella}", "x" * 10_000],
+)
+async def test_an_unknown_id_is_not_found(sessions: SessionStore, session_id: str) -> None:
+    for attempt in (
+        sessions.get("acme", session_id),
+        sessions.append("acme", session_id, HELLO, 0),
+        sessions.append("acme", session_id, HELLO, -1),
+        sessions.delete("acme", session_id),
+    ):
+        with pytest.raises(SessionNotFound):
+            await attempt
+    assert await sessions.list("acme") == ()
+
+
+async def test_another_tenants_id_is_like_an_unknown_one(sessions: SessionStore) -> None:
+    session = await sessions.create("acme")
+    await sessions.append("acme", session.id, HELLO, 0)
+    unknown = new_session_id()
+    for session_id in (session.id, unknown):
+        for attempt in (
+            sessions.get("umbrella", session_id),
+            sessions.append("umbrella", session_id, BYE, 1),
+            sessions.delete("umbrella", session_id),
+        ):
+            with pytest.raises(SessionNotFound) as refusal:
+                await attempt
+            assert refusal.value.args == (session_id,)
+    assert await sessions.list("umbrella") == ()
+    assert (await sessions.get("acme", session.id)).turns == HELLO
+
+
+async def test_the_list_begins_with_the_session_used_last(sessions: SessionStore) -> None:
+    first, second, third = [(await sessions.create("acme")).id for _ in range(3)]
+    await sessions.create("umbrella")
+    assert await sessions.list("acme") == (third, second, first)
+    await sessions.append("acme", first, HELLO, 0)
+    assert await sessions.list("acme") == (first, third, second)
+
+
+async def test_a_deleted_session_is_gone(sessions: SessionStore) -> None:
+    kept, gone = (await sessions.create("acme")).id, (await sessions.create("acme")).id
+    await sessions.append("acme", gone, HELLO, 0)
+    await sessions.delete("acme", gone)
+    with pytest.raises(SessionNotFound):
+        await sessions.get("acme", gone)
+    with pytest.raises(SessionNotFound):
+        await sessions.append("acme", gone, BYE, 1)
+    assert await sessions.list("acme") == (kept,)
+
+
+async def test_a_session_is_forgotten_its_time_after_the_last_append(
+    open_sessions: Callable[..., SessionStore],
+) -> None:
+    sessions = open_sessions(ttl=1.0)
+    session = await sessions.create("acme")
+    await asyncio.sleep(0.6)
+    await sessions.append("acme", session.id, HELLO, 0)
+    await asyncio.sleep(0.6)
+    assert (await sessions.get("acme", session.id)).turns == HELLO
+    await asyncio.sleep(0.6)
+    assert await sessions.list("acme") == ()
+    for attempt in (sessions.get("acme", session.id), sessions.append("acme", session.id, BYE, 1)):
+        with pytest.raises(SessionNotFound):
+            await attempt
+    other = await sessions.create("acme")
+    assert await sessions.list("acme") == (other.id,)
+    await sessions.close()
+
+
+async def test_a_long_history_comes_back_whole(sessions: SessionStore) -> None:
+    session = await sessions.create("acme")
+    turns = tuple(Turn("user", f"{number} " * 500) for number in range(500))
+    await sessions.append("acme", session.id, turns, 0)
+    assert (await sessions.get("acme", session.id)).turns == turns
