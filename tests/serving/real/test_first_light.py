@@ -18,6 +18,9 @@ import pytest
 from openai import OpenAI
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from gateway.configfile import load_config
+from gateway.tenants import new_key, server_secret
+
 pytestmark = pytest.mark.models
 
 ASK: Any = [{"role": "user", "content": "What is the capital of France?"}]
@@ -185,9 +188,7 @@ def test_limits_of_a_tenant(
     tmp_path: Path, start_serving: Callable[..., Any], write_config: Callable[..., Path]
 ) -> None:
     """Two requests a minute, a third is refused with the wait; the openai client sees its own exception."""
-    from gateway.tenants import new_key, server_secret
-
-    key, stored = new_key(server_secret(None, tmp_path))
+    key, stored = new_key(server_secret(load_config(write_config(tmp_path))))
     running = start_serving("--config", str(write_config(tmp_path, key=(stored.prefix, stored.digest))))
     try:
         with OpenAI(base_url=f"{running.url}/v1", api_key=key, max_retries=0) as client:
@@ -202,7 +203,7 @@ def test_limits_of_a_tenant(
 
 
 def idle(serving: Any) -> bool:
-    return (
+    return bool(
         serving.metric("vllm:num_requests_running") == 0
         and serving.metric("vllm:num_requests_waiting") == 0
         and serving.metric("vllm:kv_cache_usage_perc") == 0
