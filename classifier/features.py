@@ -1,0 +1,127 @@
+"""Numbers from a prompt's text: what it looks like (structure), and which words it holds (hashed grams).
+
+Everything works on the bytes of at most 4,000 characters, the first and the last 2,000, so that a long prompt
+costs no more than a short one. Changing anything here changes `VERSION`, which an artefact records.
+"""
+
+import re
+from math import log1p
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from classifier.rules import RULES, Words
+
+VERSION = 1
+BUCKETS = 8192  # a power of two
+WINDOW = 2000  # characters kept at either end
+
+_TOKEN = re.compile(rb"[a-z0-9_\x80-\xff]+|[^\sa-z0-9_\x80-\xff]")
+_DIGITS_AS_ZERO = bytes.maketrans(b"123456789", b"000000000")
+_GOLDEN = np.uint32(0x9E3779B1)  # 2^32 / golden ratio, Knuth's multiplicative hash
+
+_CLASSES = {
+    "upper": b"ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+    "digit": b"0123456789",
+    "bracket": b"()[]{}<>",
+    "operator": b"+-*/=^%|&~",
+    "backslash": b"\\",
+    "quote": b"\"'`",
+    "pause": b",;:",
+    "stop": b".!",
+    "dollar": b"$",
+    "other bytes": bytes(range(128, 256)),
+}
+_CLASS_OF = np.zeros(256, np.int8)
+for _number, _members in enumerate(_CLASSES.values(), start=1):
+    _CLASS_OF[list(_members)] = _number
+
+_MARKS = (b"```", b"    ", b"def ", b"return", b"import ", b"();", b"\\frac", b"$", b"(a)", b"\n(b)", b"options:",
+          b"statement", b">>>", b"\n- ", b"\n1.", b"http", b"example", b"step by step", b"article", b"the following",
+          b"sentence", b"each", b"percent", b"true or false", b"explain", b"why")  # fmt: skip
+_OPENERS = {
+    "asks what": frozenset(b"what who whom whose when where which".split()),
+    "asks how": frozenset(b"how why".split()),
+    "asks whether": frozenset(b"is are was were do does did can could will would should has have".split()),
+    "tells": frozenset(
+        b"write give list explain describe find compute calculate evaluate simplify solve create make generate"
+        b" complete implement compose draft suggest identify determine name provide show tell".split()
+    ),
+    "supposes": frozenset(b"if let suppose consider assume given imagine".split()),
+}
+
+STRUCTURE: tuple[str, ...] = (
+    "log characters",
+    "log tokens",
+    "log lines",
+    "log questions",
+    "log numbers",
+    "mean token length",
+    "unique tokens",
+    "ends with a question",
+    "speaks of me",
+    "speaks to you",
+    *(f"share of {name}" for name in _CLASSES),
+    *(f"has {mark.decode()!r}" for mark in _MARKS),
+    *_OPENERS,
+    *(f"rule {task}" for task in RULES),
+)
+
+
+class Features(NamedTuple):
+    """`structure` has the shape (len(STRUCTURE),). The grams are distinct `buckets` of hashed word 1- and 2-grams and
+    their `weights`: square roots of counts, at Euclidean length 1."""
+
+    structure: NDArray[np.float32]
+    buckets: NDArray[np.intp]
+    weights: NDArray[np.float32]
+
+
+def extract(text: str) -> Features:
+    """Takes any text: empty, with NULs or lone surrogates, of any length."""
+    window = text if len(text) <= 2 * WINDOW else f"{text[:WINDOW]}\n{text[-WINDOW:]}"
+    lower = window.lower().encode("utf-8", "surrogatepass")
+    tokens = _TOKEN.findall(lower.translate(_DIGITS_AS_ZERO))
+    words = Words(lower, tokens)
+    structure = [
+        *_sizes(len(text), words),
+        *_shares(window.encode("utf-8", "surrogatepass")),
+        *(float(mark in lower) for mark in _MARKS),
+        *(float(words.first in openers) for openers in _OPENERS.values()),
+        *(float(rule(words)) for rule in RULES.values()),
+    ]
+    return Features(np.array(structure, np.float32), *_grams(tokens))
+
+
+def _sizes(characters: int, words: Words) -> tuple[float, ...]:
+    lower, tokens = words.text, words.tokens
+    count = max(len(tokens), 1)
+    return (
+        log1p(characters),
+        log1p(len(tokens)),
+        log1p(lower.count(b"\n")),
+        log1p(lower.count(b"?")),
+        log1p(words.numbers),
+        sum(map(len, tokens)) / count,
+        len(words.bag) / count,
+        float(lower.rstrip().endswith(b"?")),
+        (tokens.count(b"i") + tokens.count(b"my")) / count,
+        (tokens.count(b"you") + tokens.count(b"your")) / count,
+    )
+
+
+def _shares(raw: bytes) -> list[float]:
+    classes = np.bincount(_CLASS_OF[np.frombuffer(raw, np.uint8)], minlength=len(_CLASSES) + 1)
+    shares: list[float] = (classes[1:] / max(len(raw), 1)).tolist()
+    return shares
+
+
+def _grams(tokens: list[bytes]) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
+    singles = np.array([crc32(token) for token in tokens], np.uint32)
+    pairs = singles[:-1] * _GOLDEN + singles[1:]  # wraps around at 2^32
+    hashes = np.concatenate([singles, pairs ^ (pairs >> np.uint32(15))])
+    counts = np.bincount((hashes % BUCKETS).astype(np.intp), minlength=BUCKETS)
+    buckets = np.flatnonzero(counts)
+    return buckets, np.sqrt(counts[buckets] / max(len(hashes), 1)).astype(np.float32)

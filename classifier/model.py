@@ -1,0 +1,39 @@
+"""Scoring: numpy alone, a fraction of a millisecond, any text."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from classifier import Assessment, Task, artefact
+from classifier.artefact import Weights
+from classifier.features import extract
+
+
+class Classifier:
+    """`assess` the last user turn: what it asks for, and how likely each tier's answer to it is good."""
+
+    def __init__(self, weights: Weights, tiers: tuple[str, ...], tasks: tuple[Task, ...]) -> None:
+        self._weights = weights
+        self._tiers = tiers
+        self._tasks = tasks
+
+    @classmethod
+    def load(cls, folder: Path | None = None) -> "Classifier":
+        """The artefact in `folder`, or the one that ships. Raises ArtefactError."""
+        weights, meta = artefact.load(folder or artefact.SHIPPED)
+        return cls(weights, meta.tiers, meta.tasks)
+
+    def assess(self, text: str) -> Assessment:
+        """Never raises. Estimates never fall from a tier to the next dearer one: where the heads say so it is noise,
+        since no set of questions is known on which the larger of these models is worse, and held-out likelihood
+        rises when the dearer tier's estimate is lifted to the cheaper one's."""
+        started = time.perf_counter()
+        logits = self._weights.logits(extract(text))
+        tiers = len(self._tiers)
+        good = np.maximum.accumulate(1 / (1 + np.exp(-logits[:tiers])))
+        return Assessment(
+            task=self._tasks[int(logits[tiers:].argmax())],
+            good=dict(zip(self._tiers, good.tolist(), strict=True)),
+            seconds=time.perf_counter() - started,
+        )
