@@ -119,12 +119,11 @@ def _tenants(config: Config) -> Iterator[_Fault]:
 
 
 def _keys(config: Config) -> Iterator[_Fault]:
-    for attribute in ("prefix", "digest"):
-        yield from _repeated(
-            ((*path, "keys", i, attribute), getattr(key, attribute))
-            for path, tenant in _callers(config)
-            for i, key in enumerate(tenant.keys)
-        )
+    yield from _repeated(
+        ((*path, "keys", i, "digest"), key.digest)
+        for path, tenant in _callers(config)
+        for i, key in enumerate(tenant.keys)
+    )
 
 
 def _anonymous(config: Config) -> Iterator[_Fault]:
