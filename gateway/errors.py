@@ -1,5 +1,6 @@
 """Every error that a client can see, as one exception type that each dialect renders in its own shape."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,7 +50,8 @@ def as_api_error(error: Exception) -> ApiError:
             # It would only take as long again.
             return _server_error(504, error.message, error.code, {"x-should-retry": "false"})
         case Overloaded():
-            return _server_error(503, error.message, error.code, {"retry-after": "1"})
+            wait = str(math.ceil(error.retry_after or 1))
+            return _server_error(503, error.message, error.code, {"retry-after": wait})
         case BackendError():
             return _server_error(502, error.message, error.code, {"retry-after": "1"})
         case _:

@@ -34,7 +34,14 @@ LIMIT_DECISIONS = (
 )
 STORES = ("limits", "sessions")
 TOKEN_KINDS = ("prompt", "cached", "completion")
-STREAM_ERRORS = ("engine_died", "engine_error", "upstream_eof", "deadline_exceeded")
+STREAM_ERRORS = (
+    "engine_died",
+    "engine_error",
+    "upstream_eof",
+    "upstream_timeout",
+    "upstream_error",
+    "deadline_exceeded",
+)
 MAX_ERROR_CODES = 64  # distinct ones; codes are ours, so this is only reached by a mistake
 
 CLASSIFIER_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 1)

@@ -18,6 +18,10 @@ ABORTS = {
     "engine_died": "engine",
     "engine_error": "engine",
     "upstream_eof": "upstream",
+    "upstream_timeout": "upstream",
+    "upstream_protocol": "upstream",
+    "upstream_too_large": "upstream",
+    "upstream_error": "upstream",
     "deadline_exceeded": "deadline",
     "draining": "drain",
 }

@@ -37,6 +37,7 @@ from opentelemetry.trace import (
     Tracer,
     format_span_id,
     format_trace_id,
+    get_current_span,
 )
 from opentelemetry.trace import set_span_in_context as within_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -164,7 +165,10 @@ class Traces:
 
         The span's parent is the span that is current now, not when the first delta is asked for.
         """
-        return self._attempt(tier, replica, generation, otel_context.get_current())
+        parent = otel_context.get_current()
+        if self._provider is None:
+            return replica.backend.stream(_in_trace(generation, get_current_span(parent)))
+        return self._attempt(tier, replica, generation, parent)
 
     async def _attempt(
         self, tier: str, replica: Replica, generation: Generation, parent: Context
@@ -177,8 +181,7 @@ class Traces:
         follower = _Follower(span, self._names, within_span(span, parent), self._tracer)
         try:
             with _marking(span):
-                traced = msgspec.structs.replace(generation, traceparent=traceparent(span))
-                async with aclosing(replica.backend.stream(traced)) as deltas:
+                async with aclosing(replica.backend.stream(_in_trace(generation, span))) as deltas:
                     async for delta in deltas:
                         follower.see(delta)
                         yield delta
@@ -233,6 +236,7 @@ class _Follower:
 
     def __init__(self, span: Span, names: Mapping[str, str], inside: Context, tracer: Tracer) -> None:
         self._span = span
+        self._recording = span.is_recording()
         self._names = names
         self._inside = inside
         self._tracer = tracer
@@ -241,7 +245,7 @@ class _Follower:
         self._finished = False
 
     def see(self, delta: Delta) -> None:
-        if not self._span.is_recording():
+        if not self._recording:
             return
         if not self._begun:
             self._begun = True
@@ -270,7 +274,7 @@ class _Follower:
                 stage.end(_nanoseconds(end))
 
     def end(self) -> None:
-        if self._span.is_recording():
+        if self._recording:
             self._span.set_attribute("headrace.complete", self._finished)
         self._span.end()
 
@@ -289,14 +293,13 @@ def _marking(span: Span) -> Iterator[None]:
         raise
 
 
-def traceparent(span: Span) -> str | None:
-    """The W3C header that makes this span a parent elsewhere; None where nothing is traced."""
+def _in_trace(generation: Generation, span: Span) -> Generation:
+    """With the W3C header that makes this span a parent elsewhere, if anything is traced."""
     context = span.get_span_context()
     if not context.is_valid:
-        return None
-    return (
-        f"00-{format_trace_id(context.trace_id)}-{format_span_id(context.span_id)}-{context.trace_flags:02x}"
-    )
+        return generation
+    trace, parent = format_trace_id(context.trace_id), format_span_id(context.span_id)
+    return msgspec.structs.replace(generation, traceparent=f"00-{trace}-{parent}-{context.trace_flags:02x}")
 
 
 def _nanoseconds(seconds: float) -> int:
