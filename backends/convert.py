@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
@@ -126,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         convert(arguments.source, arguments.folder)
-    except (CheckpointError, OSError) as error:
+    except (ValueError, OSError, SafetensorError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

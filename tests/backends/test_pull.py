@@ -283,6 +283,14 @@ def test_too_little_room_is_noticed_before_anything_is_fetched(hub: Hub) -> None
     assert hub.asked == []
 
 
+def test_a_full_disk_is_called_by_its_name(hub: Hub, models: Path) -> None:
+    work = models / ".pull/demo"
+    work.mkdir(parents=True)
+    (work / "demo.gguf.partial").symlink_to("/dev/full")
+    with pytest.raises(PullError, match=f"demo.gguf: no space left on the device of {models}"):
+        pull(entry_for(NOT_A_MODEL))
+
+
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("HEADRACE_MODELS", str(tmp_path / "file"))
