@@ -133,7 +133,9 @@ async def test_an_engines_log_comes_out_behind_its_name(
     assert all(line.startswith("[e/0] ") for line in lines)
 
 
-def test_engines_die_with_a_killed_supervisor(engine_config: Config, fake_command: list[str]) -> None:
+def test_engines_die_with_a_killed_supervisor(
+    engine_config: Config, fake_command: list[str], runtime: Path
+) -> None:
     script = (
         "import asyncio, json, sys, msgspec\n"
         "from backends.supervisor import Supervisor\n"
@@ -147,7 +149,10 @@ def test_engines_die_with_a_killed_supervisor(engine_config: Config, fake_comman
     )
     config = msgspec.json.encode(engine_config()).decode()
     with subprocess.Popen(
-        [sys.executable, "-c", script, config, *fake_command], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", script, config, *fake_command],
+        env={**os.environ, "TMPDIR": str(runtime)},  # what a killed process leaves behind
+        stdout=subprocess.PIPE,
+        text=True,
     ) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
