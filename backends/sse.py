@@ -31,15 +31,12 @@ class EventParser:
 
     def feed(self, chunk: bytes) -> list[Event]:
         """Raises EventTooLarge."""
-        undecided = self._line.endswith(b"\r")
         self._line += chunk
-        if len(self._line) + self._size > self._limit and not _ends(chunk):
-            raise EventTooLarge(f"an event of more than {self._limit} bytes")
-        if not undecided and not _ends(chunk):
+        if b"\n" not in chunk and b"\r" not in chunk:
+            self._check(len(self._line))
             return []
         lines = bytes(self._line).splitlines(keepends=True)
-        whole = lines[-1].endswith(b"\n") if lines else True
-        self._line = bytearray() if whole else bytearray(lines.pop())
+        self._line = bytearray() if lines[-1].endswith(b"\n") else bytearray(lines.pop())
         return [event for line in lines if (event := self._take(line.rstrip(b"\r\n"))) is not None]
 
     def _take(self, line: bytes) -> Event | None:
@@ -50,8 +47,7 @@ class EventParser:
         if field == b"data":
             self._data.append(value)
             self._size += len(value) + 1
-            if self._size > self._limit:
-                raise EventTooLarge(f"an event of more than {self._limit} bytes")
+            self._check(0)
         elif field == b"event":
             self._type = value
         return None  # an empty field name is a comment; other fields mean nothing here
@@ -61,6 +57,6 @@ class EventParser:
         self._data, self._size, self._type = [], 0, b""
         return Event(b"\n".join(data), type) if data else None
 
-
-def _ends(chunk: bytes) -> bool:
-    return b"\n" in chunk or b"\r" in chunk
+    def _check(self, more: int) -> None:
+        if self._size + more > self._limit:
+            raise EventTooLarge(f"an event of more than {self._limit} bytes")

@@ -5,13 +5,13 @@ import json
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from backends.backend import Generation, Sampling
+from backends.backend import BackendError, Delta, Generation, Sampling
 from backends.breaker import Breaker
 from backends.prompt import ChatMessage, Prompt
 from backends.remote import RemoteBackend
@@ -174,6 +174,23 @@ class Wire:
         return b"%x\r\n%s\r\n" % (len(part), part)
 
 
+class Driven(RemoteBackend):
+    """A backend with what tests do to it."""
+
+    async def collect(self, generation: Generation) -> list[Delta]:
+        async with aclosing(self.stream(generation)) as deltas:
+            return [delta async for delta in deltas]
+
+    async def broken(self, generation: Generation) -> tuple[str, BackendError]:
+        """The text that came, and the error that ended it."""
+        text = ""
+        with pytest.raises(BackendError) as caught:
+            async with aclosing(self.stream(generation)) as deltas:
+                async for delta in deltas:
+                    text += delta.text
+        return text, caught.value
+
+
 @pytest.fixture
 def wire() -> Wire:
     return Wire()
@@ -203,12 +220,12 @@ def remote() -> Callable[..., Any]:
     """An asynchronous context manager: a started backend."""
 
     @asynccontextmanager
-    async def make(url: str, breaker: Breaker | None = None, **options: Any) -> AsyncIterator[RemoteBackend]:
+    async def make(url: str, breaker: Breaker | None = None, **options: Any) -> AsyncIterator[Driven]:
         fields: dict[str, Any] = {
             "name": "70b/0", "model": "big", "kind": "vllm", "api_key": "sk-upstream", "tokenizer": None,
             "context_length": 4096, "connect_timeout": 0.5, "read_timeout": 5.0, "max_in_flight": 4,
         }  # fmt: skip
-        backend = RemoteBackend(url=url, breaker=breaker, **fields | options)
+        backend = Driven(url=url, breaker=breaker, **fields | options)
         await backend.start()
         try:
             yield backend

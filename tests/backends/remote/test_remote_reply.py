@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.backend import BackendError, Generation, Overloaded, Rejected, Unavailable
+from backends.backend import BackendError, Generation, Overloaded, Rejected, Sampling, Unavailable
 from backends.remote_reply import Reply, StopCut, failure, in_band
 from backends.sse import Event
 
@@ -107,6 +107,15 @@ def test_only_what_may_become_a_stop_string_is_held_back() -> None:
     cut = StopCut(("\n\n", "END"))
     assert [cut.push(piece) for piece in ("a\n", "b", "E", "N", "x", "\n")] == ["a", "\nb", "", "", "ENx", ""]
     assert cut.rest() == "\n"
+
+
+def test_what_was_held_back_comes_out_when_the_answer_ends_otherwise(generation: Make) -> None:
+    reply = Reply(
+        "70b/0", generation("Once", sampling=Sampling(max_tokens=2, stop=("END",))), repeats_stop=True
+    )
+    assert reply.take(finished({"text": "E"})) is None
+    delta = reply.take(finished({"text": "N", "finish_reason": "length"}))
+    assert delta is not None and delta.text == "EN" and reply.last().finish == "length"
 
 
 TOO_LONG = [
