@@ -64,9 +64,11 @@ class ChatTemplate:
                     raise TemplateError(
                         f"the chat template takes more than {SECONDS:g} s for this conversation"
                     )
+        except TemplateError:
+            raise
         except jinja2.TemplateError as error:
             raise TemplateError(error.message or type(error).__name__) from error
-        except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise TemplateError(f"the chat template cannot render this conversation: {error}") from error
         return "".join(pieces)
 

@@ -44,7 +44,7 @@ def open_gguf(path: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Sto
         return _config(file), _generation(file.metadata), _tensors(file)
     except KeyError as error:
         raise CheckpointError(f"{path}: metadata {error} is missing") from error
-    except (TypeError, ValueError) as error:
+    except (ArithmeticError, TypeError, ValueError) as error:  # numbers that are text, or zero
         raise CheckpointError(f"{path}: {error}") from error
 
 

@@ -193,6 +193,7 @@ class TestTemplates:
             ("{{ messages[7].content }}", "has no element 7"),
             ("{{ messages[0].content + 1 }}", "cannot render this conversation"),
             ("{{ 1 // 0 }}", "cannot render this conversation"),
+            ("{{ 'abc'.index('z') }}", "cannot render this conversation"),
             ("{% for i in range(99999) %}{{ 'x' * 100 }}{% endfor %}", r"makes more than \d+ characters"),
         ],
     )

@@ -133,6 +133,8 @@ def test_linear_and_yarn_scaling(tmp_path: Path, write_gguf: WriteGguf) -> None:
         ({"architecture": "mamba"}, "architecture 'mamba' is not supported; supported are llama, qwen2"),
         ({"format": "TQ2_0"}, "tensor token_embd.weight: tensor type TQ2_0 is not supported"),
         ({"metadata": {"llama.block_count": None}}, "metadata 'block_count' is missing"),
+        ({"metadata": {"llama.attention.head_count": 0}}, "by zero"),
+        ({"metadata": {"llama.attention.head_count": "4"}}, "unsupported operand"),
         ({"metadata": {"llama.rope.dimension_count": 8}}, "rotating a part of a head"),
         ({"metadata": {"llama.rope.scaling.type": "longrope"}}, "'longrope' is not supported"),
         (
