@@ -19,9 +19,9 @@ state: {{folder: {folder}}}
 telemetry: {{otlp_endpoint: {collector}}}
 tiers:
   - name: 7b
-    engines: [{{model: {model}, kv_tokens: 4096, token_budget: 128}}]
+    engines: [{{model: {model}, dtype: float32, kv_tokens: 4096, token_budget: 128}}]
   - name: 70b
-    engines: [{{model: {model}, kv_tokens: 4096}}]
+    engines: [{{model: {model}, dtype: float32, kv_tokens: 4096}}]
 anonymous: {{name: anonymous, quality_floor: 0.0}}
 tenants:
   - name: metered
@@ -73,8 +73,15 @@ class Serving:
             time.sleep(0.05)
 
     def stop(self, signal_number: int = signal.SIGINT, within: float = 5.0) -> int:
+        """Send the signal and wait for the end. Returns the exit status."""
         self.process.send_signal(signal_number)
-        return self.process.wait(within)
+        return self.wait(within)
+
+    def wait(self, within: float) -> int:
+        status = self.process.wait(within)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return status
 
 
 def start(*arguments: str, environment: dict[str, str] | None = None) -> Serving:
@@ -120,6 +127,4 @@ def write_config(smollm2_folder: Path) -> Callable[..., Path]:
 def serving(tmp_path_factory: pytest.TempPathFactory, write_config: Callable[..., Path]) -> Iterator[Serving]:
     running = start("--config", str(write_config(tmp_path_factory.mktemp("serving"))))
     yield running
-    if running.process.poll() is None:
-        running.process.send_signal(signal.SIGINT)
-        running.process.wait(10)
+    assert running.stop(within=10) == 0

@@ -331,7 +331,7 @@ def test_ctrl_c_leaves_nothing(
         started = time.monotonic()
         running.process.send_signal(signal.SIGINT)
         rest = "\n".join(lines)
-        assert running.process.wait(6) == 0
+        assert running.wait(6) == 0
     assert time.monotonic() - started < 5
     assert '"code":"draining"' in rest.replace(" ", "")
     assert "[DONE]" not in rest
