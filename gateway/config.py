@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 Count = Annotated[int, Meta(ge=1)]
+Allowance = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Seconds = Annotated[float, Meta(gt=0, le=366 * 24 * 3600.0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Money = Annotated[float, Meta(ge=0)]
@@ -108,9 +109,9 @@ class Tier(_Section, frozen=True):
 class Limits(_Section, frozen=True):
     """None: unlimited."""
 
-    requests_per_minute: Count | None = None
-    tokens_per_minute: Count | None = None
-    parallel: Count | None = None
+    requests_per_minute: Allowance | None = None
+    tokens_per_minute: Allowance | None = None
+    parallel: Allowance | None = None
 
 
 class Key(_Section, frozen=True):
@@ -127,6 +128,7 @@ class Tenant(_Section, frozen=True):
     tiers: Annotated[tuple[Name, ...], Meta(min_length=1)] | None = None  # allowed tiers; None: all
     quality_floor: Share = 0.7  # the cheapest tier whose P(good) reaches this is taken
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0  # smaller runs first
+    admin: bool = False  # may read /metrics, which names every tenant
 
 
 class State(_Section, frozen=True):
