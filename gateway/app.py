@@ -36,16 +36,17 @@ def create_app(config: Config, drain: Drain) -> Starlette:
         [tier.name for tier in config.tiers], engine_models(config), [tenant.name for tenant in everybody]
     )
     traces = Traces(config.telemetry)
+    limits, sessions = open_limits(config.state), open_sessions(config.state)
+    classifier = Classifier.load()
     affinity = Affinity()
     fleet = Fleet(config, metrics, affinity)
-    limits, sessions = open_limits(config.state), open_sessions(config.state)
     dispatcher = Dispatcher(
         tiers=fleet.tiers,
         aliases=config.aliases,
         server=config.server,
         meter=Meter(limits, MemoryLimits(), metrics),
         memory=Memory(sessions, metrics),
-        assess=Classifier.load().assess,
+        assess=classifier.assess,
         affinity=affinity,
         salts={tenant.name: cache_salt(secret, tenant.name) for tenant in everybody},
         metrics=metrics,

@@ -2,6 +2,8 @@
 
 import argparse
 import asyncio
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -26,14 +28,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     command: Command = options.command
     try:
         return command(options)
-    except (
-        ValueError,
-        OSError,
-    ) as error:  # what an operator can mend; anything else is our fault and shows itself
+    except BrokenPipeError:
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # or flushing it at exit would complain
+        return 128 + signal.SIGPIPE
+    except (ValueError, OSError) as error:
+        # What an operator can mend: our errors of that kind are ValueErrors. Anything else shows where it came from.
         print(error, file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
-        return 130
+        return 128 + signal.SIGINT
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -58,8 +63,14 @@ def _source(parser: argparse.ArgumentParser) -> None:
 def _serve_parser(parser: argparse.ArgumentParser) -> None:
     _source(parser)
     parser.add_argument("--host", help="instead of the configuration's")
-    parser.add_argument("--port", type=int, help="instead of the configuration's; 0 takes a free one")
+    parser.add_argument("--port", type=_port, help="instead of the configuration's; 0 takes a free one")
     parser.set_defaults(command=serve)
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) <= 65535):
+        raise argparse.ArgumentTypeError("must be a number from 0 to 65535")
+    return int(text)
 
 
 def _models_parser(parser: argparse.ArgumentParser) -> None:
@@ -74,6 +85,7 @@ def _models_parser(parser: argparse.ArgumentParser) -> None:
 def _keys_parser(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     new = actions.add_parser("new", help="make a key; it is shown once")
+    new.add_argument("--tenant", default="NAME", help="whose key it is")
     _source(new)
     new.set_defaults(command=make_key)
 
@@ -96,25 +108,31 @@ def _load(options: argparse.Namespace) -> "Config":
 
 def serve(options: argparse.Namespace) -> int:
     """Pull what is missing, start everything, serve until a signal."""
-    import msgspec
-
+    from backends.backend import BackendError
     from backends.supervisor import EngineStartError
-    from gateway.configfile import check_config
     from gateway.telemetry import configure_logging
 
-    config = _load(options)
-    changed = {name: value for name in ("host", "port") if (value := getattr(options, name)) is not None}
-    server = msgspec.convert(msgspec.to_builtins(config.server) | changed, type(config.server))
-    config = msgspec.structs.replace(config, server=server)
-    check_config(config)
+    config = _with_address(_load(options), options)
     configure_logging(config.telemetry.log_level)
     _pull([engine.model for tier in config.tiers for engine in tier.engines])
     try:
         asyncio.run(_serve(config))
-    except EngineStartError as error:
+    except (EngineStartError, BackendError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def _with_address(config: "Config", options: argparse.Namespace) -> "Config":
+    """The configuration with `--host` and `--port`, as strictly checked as if they stood in the file."""
+    from msgspec.structs import replace
+
+    from gateway.configfile import check_config
+
+    given = {name: value for name in ("host", "port") if (value := getattr(options, name)) is not None}
+    config = replace(config, server=replace(config.server, **given))
+    check_config(config, "command line")
+    return config
 
 
 async def _serve(config: "Config") -> None:
@@ -122,28 +140,28 @@ async def _serve(config: "Config") -> None:
     from gateway.drain import Drain
     from gateway.server import bind, serve
 
-    host = config.server.host
-    try:
-        listener = bind(host, config.server.port)
-    except OSError as error:
-        raise OSError(f"cannot listen on {host}:{config.server.port}: {error.strerror}") from error
+    server = config.server
     drain = Drain()
-    url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-    with listener:
+    with bind(server.host, server.port) as listener:
+        host = f"[{server.host}]" if ":" in server.host else server.host
+        url = f"http://{host}:{listener.getsockname()[1]}"
         app = create_app(config, drain)
-        await serve(app, listener, drain, config.server.drain_timeout, lambda: _announce(config, url))
+        await serve(
+            app, listener, drain, server.drain_timeout, lambda: print(_ready(config, url), flush=True)
+        )
 
 
-def _announce(config: "Config", url: str) -> None:
+def _ready(config: "Config", url: str) -> str:
+    """One line, and a command that works as it stands."""
     tiers = ", ".join(
         f"{tier.name} ({', '.join([*(e.model for e in tier.engines), *(r.model for r in tier.remotes)])})"
         for tier in config.tiers
     )
-    print(f"Headrace is ready at {url}/v1 with {tiers}. Try:")
-    print(
-        f"  curl {url}/v1/chat/completions -H 'content-type: application/json' -H 'authorization: Bearer any' "
-        """-d '{"model": "auto", "messages": [{"role": "user", "content": "What is the capital of France?"}]}'""",
-        flush=True,
+    key = "" if config.anonymous is not None else ' -H "authorization: Bearer $HEADRACE_KEY"'
+    ask = '{"model": "auto", "messages": [{"role": "user", "content": "What is the capital of France?"}]}'
+    return (
+        f"Headrace is ready at {url}/v1 with {tiers}. Try:\n"
+        f"curl {url}/v1/chat/completions{key} -H 'content-type: application/json' -d '{ask}'"
     )
 
 
@@ -194,8 +212,9 @@ def make_key(options: argparse.Namespace) -> int:
 
     key, stored = new_key(server_secret(_load(options)))
     print(f"Key, shown this once: {key}")
-    print("For the tenant's `keys` in the configuration:")
-    print(f"  - {{prefix: {stored.prefix}, digest: {stored.digest}}}")
+    print("For the configuration, which keeps only its digest:")
+    print(f"tenants:\n  - name: {options.tenant}\n    keys:")
+    print(f'      - {{prefix: "{stored.prefix}", digest: "{stored.digest}"}}')
     return 0
 
 

@@ -7,18 +7,18 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from backends.catalogue import resolve
-from backends.remote import RemoteBackend
-from prefixcache.affinity import Affinity
-
 from backends.backend import Backend
+from backends.catalogue import resolve
 from backends.local import LocalBackend
+from backends.remote import RemoteBackend
 from backends.supervisor import Supervisor
 from backends.tokenizer import Tokenizer
 from backends.wire import EngineConfig, Event, Evicted, Load, Snapshot, Stored
 from gateway.config import Config, Engine, Remote
+from gateway.config import Tier as TierConfig
 from gateway.metrics import Metrics
 from gateway.tiers import Replica, Tier
+from prefixcache.affinity import Affinity
 
 BLOCK_SIZE = 16
 
@@ -35,20 +35,11 @@ class Fleet:
         )  # mode 0700: sockets, configs, the core lease
         self._tokenizers: dict[Path, Tokenizer] = {}
         self._engines: list[EngineConfig] = []
-        self.tiers = tuple(
-            Tier(
-                tier.name,
-                (
-                    *(self._engine(f"{tier.name}/{n}", engine) for n, engine in enumerate(tier.engines)),
-                    *(
-                        self._remote(f"{tier.name}/{len(tier.engines) + n}", remote)
-                        for n, remote in enumerate(tier.remotes)
-                    ),
-                ),
-                tier.price,
-            )
-            for tier in config.tiers
-        )
+        try:
+            self.tiers = tuple(self._tier(tier) for tier in config.tiers)
+        except BaseException:
+            shutil.rmtree(self._folder)
+            raise
         self._supervisor = Supervisor(self._engines)
         for backend in self.backends:
             metrics.watch(backend)
@@ -73,6 +64,13 @@ class Fleet:
         await asyncio.gather(*(backend.close() for backend in self.backends))
         await self._supervisor.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _tier(self, tier: TierConfig) -> Tier:
+        engines = [self._engine(f"{tier.name}/{n}", engine) for n, engine in enumerate(tier.engines)]
+        remotes = [
+            self._remote(f"{tier.name}/{n}", remote) for n, remote in enumerate(tier.remotes, len(engines))
+        ]
+        return Tier(tier.name, (*engines, *remotes), tier.price)
 
     def _engine(self, name: str, engine: Engine) -> Replica:
         folder = resolve(engine.model)

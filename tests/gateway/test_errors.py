@@ -1,30 +1,33 @@
-"""What a client is told of a backend's failure."""
+"""What a client is told of each kind of failure."""
 
 import pytest
 
 from backends.backend import BackendError, DeadlineExceeded, Overloaded, Rejected, Unavailable
-from gateway.errors import as_api_error
+from gateway.errors import ApiError, as_api_error, draining, openai_error
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "code", "headers"),
+    ("error", "status", "type_", "code", "headers"),
     [
-        (Rejected("too long"), 400, "context_length_exceeded", {}),
-        (Rejected("top_k: no", "unsupported_parameter"), 400, "unsupported_parameter", {}),
-        (Overloaded("busy"), 503, "server_is_overloaded", {"retry-after": "1"}),
-        (Overloaded("busy", retry_after=7.2), 503, "server_is_overloaded", {"retry-after": "8"}),
-        (Overloaded("busy", retry_after=0.25), 503, "server_is_overloaded", {"retry-after": "1"}),
-        (Unavailable("gone", "upstream_eof"), 502, "upstream_eof", {"retry-after": "1"}),
-        (DeadlineExceeded("late"), 504, "deadline_exceeded", {"x-should-retry": "false"}),
+        (Rejected("No."), 400, "invalid_request_error", "context_length_exceeded", {}),
+        (Rejected("No.", "invalid"), 400, "invalid_request_error", "invalid", {}),
+        (DeadlineExceeded("No."), 504, "server_error", "deadline_exceeded", {"x-should-retry": "false"}),
+        (Overloaded("No."), 503, "server_error", "server_is_overloaded", {"retry-after": "1"}),
+        (Unavailable("No."), 502, "server_error", "engine_died", {"retry-after": "1"}),
+        (BackendError("No."), 502, "server_error", "backend_error", {"retry-after": "1"}),
+        (draining(), 503, "server_error", "draining", {"retry-after": "1"}),
+        (ValueError("/etc/secret"), 500, "server_error", "internal_error", {}),
     ],
 )
-def test_failures_of_backends(error: BackendError, status: int, code: str, headers: dict[str, str]) -> None:
+def test_statuses(error: Exception, status: int, type_: str, code: str, headers: dict[str, str]) -> None:
     told = as_api_error(error)
-    assert (told.status, told.code, told.headers) == (status, code, headers)
-    assert told.message == error.message
-
-
-def test_the_unforeseen_is_not_told() -> None:
-    told = as_api_error(ValueError("secret"))
-    assert (told.status, told.code) == (500, "internal_error")
+    assert (told.status, told.type, told.code, told.headers) == (status, type_, code, headers)
     assert "secret" not in told.message
+
+
+def test_an_api_error_stays_as_it_is() -> None:
+    error = ApiError(418, "Tea.", param="pot")
+    assert as_api_error(error) is error
+    assert openai_error(error) == {
+        "error": {"message": "Tea.", "type": "invalid_request_error", "param": "pot", "code": None}
+    }

@@ -1,0 +1,202 @@
+"""The command line: what it prints, and how it fails."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gateway.cli import main
+from gateway.configfile import parse_config
+from gateway.tenants import Tenants, server_secret
+
+CONFIG = """
+server: {port: 0}
+state: {folder: STATE}
+anonymous: {name: anonymous}
+tiers:
+  - name: 7b
+    remotes: [{url: "http://127.0.0.1:9/v1", model: m}]
+"""
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> Path:
+    file = tmp_path / "headrace.yaml"
+    file.write_text(CONFIG.replace("STATE", str(tmp_path / "state")))
+    return file
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert re.fullmatch(r"headrace \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["swim"],
+        ["serve", "--port", "-1"],
+        ["serve", "--port", "65536"],
+        ["serve", "--port", "x"],
+        ["serve", "--preset", "tiny", "--config", "x.yaml"],
+        ["serve", "again"],
+        ["models"],
+        ["models", "push"],
+        ["keys"],
+        ["config", "check"],
+    ],
+)
+def test_wrong_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("usage: headrace")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["serve", "--preset", "tinny"], "presets: tinny: no such preset; did you mean tiny?"),
+        (["serve", "--config", "no.yaml"], "no.yaml: cannot be read: No such file or directory"),
+        (["serve", "--preset", "tiny", "--host", "0.0.0.0"], "command line: server.host: must be a loopback address"),
+        (["models", "pull", "smollm"], "model 'smollm' is neither in the catalogue"),
+        (["models", "pull", "--preset", "big"], "presets: big: no such preset"),
+        (["keys", "new", "--config", "no.yaml"], "no.yaml: cannot be read"),
+        (["config", "check", "no.yaml"], "no.yaml: cannot be read"),
+    ],
+)  # fmt: skip
+def test_an_operators_mistake_is_one_line(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert errors.startswith(told)
+    assert errors.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_mistake_of_a_file_is_told(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "check", str(config_file)]) == 0
+    assert capsys.readouterr().out == f"{config_file}: no mistakes\n"
+    config_file.write_text(CONFIG + "colour: red\nalias: {}\n")
+    assert main(["config", "check", str(config_file)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(": ")[0].rpartition(":")[2] for line in lines] == ["8", "9"]
+
+
+def test_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert {"tiers", "tenants", "server"} <= set(schema["$defs"]["Config"]["properties"])
+
+
+def test_a_key_opens_what_its_lines_say(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["keys", "new", "--tenant", "team", "--config", str(config_file)]) == 0
+    first, lines = capsys.readouterr().out.split("\n", 1)
+    key = first.rpartition(" ")[2]
+    printed = lines[lines.index("tenants:") :]
+    config = parse_config(config_file.read_text() + printed, "x")
+    assert Tenants(config, server_secret(config)).find(key).name == "team"
+    assert key not in printed
+    assert yaml.safe_load(printed)["tenants"][0]["keys"][0]["prefix"] == key[:10]
+
+
+def test_the_catalogue(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_MODELS", str(tmp_path))
+    assert main(["models", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"smollm2-135m-instruct +98\.4 MB  absent  Apache-2\.0", lines[0])
+
+
+@pytest.mark.models
+def test_pulling_what_is_there(smollm2_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "pull", "--preset", "tiny"]) == 0
+    assert capsys.readouterr().out == f"smollm2-135m-instruct: {smollm2_folder}\n"
+
+
+def test_train_is_passed_on(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: headrace train")
+
+
+def command_for(config_file: Path) -> list[str]:
+    return [sys.executable, "-m", "gateway.cli", "serve", "--config", str(config_file)]
+
+
+def serve(config_file: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command_for(config_file), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_the_ready_line_and_a_command_that_works(config_file: Path) -> None:
+    with serve(config_file) as process:
+        assert process.stdout is not None
+        ready, command = process.stdout.readline(), process.stdout.readline()
+        assert re.fullmatch(r"Headrace is ready at http://127\.0\.0\.1:\d+/v1 with 7b \(m\)\. Try:\n", ready)
+        pasted = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+        # nothing runs behind that tier, so this is as far as it goes
+        assert json.loads(pasted.stdout)["error"]["type"] == "server_error"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=5)
+        assert process.returncode == 0
+    assert all(json.loads(line) for line in errors.splitlines())
+
+
+def test_the_command_names_a_key_where_one_is_needed(config_file: Path) -> None:
+    config_file.write_text(config_file.read_text().replace("anonymous: {name: anonymous}", ""))
+    with serve(config_file) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        command = process.stdout.readline()
+        environment = os.environ | {"HEADRACE_KEY": "hr_unknown"}
+        pasted = subprocess.run(
+            ["sh", "-c", command], capture_output=True, text=True, check=True, env=environment
+        )
+        assert json.loads(pasted.stdout)["error"]["code"] == "invalid_api_key"
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=5)
+        assert process.returncode == 0
+
+
+def test_a_port_that_is_taken(config_file: Path) -> None:
+    with serve(config_file) as first:
+        assert first.stdout is not None
+        port = re.search(r":(\d+)/", first.stdout.readline())
+        assert port is not None
+        config_file.write_text(config_file.read_text().replace("port: 0", f"port: {port[1]}"))
+        second = subprocess.run(command_for(config_file), capture_output=True, text=True, timeout=20)
+        first.send_signal(signal.SIGINT)
+        first.communicate(timeout=5)
+    assert second.returncode == 2
+    assert second.stderr == f"cannot listen on 127.0.0.1:{port[1]}: Address already in use\n"
+
+
+def test_help_is_quick() -> None:
+    """It loads nothing that only other commands need."""
+    program = "import sys; from gateway.cli import main\ntry: main(['--help'])\nexcept SystemExit: print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "gateway.cli" in loaded
+    assert not loaded & {"starlette", "uvicorn", "msgspec", "numpy", "httpx", "opentelemetry", "yaml"}
+
+
+def test_output_that_nobody_reads() -> None:
+    command = f"{sys.executable} -m gateway.cli config schema | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.stderr == ""
