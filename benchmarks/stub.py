@@ -6,6 +6,7 @@ It does as little as a server can, so that what is measured in front of it is th
 import argparse
 import asyncio
 import json
+from contextlib import suppress
 
 WORDS = "the quick brown fox jumps over the lazy dog and runs away".split()
 
@@ -76,4 +77,5 @@ if __name__ == "__main__":
     parser.add_argument("--delay", type=float, default=0.1, help="seconds before the first byte")
     parser.add_argument("--chunks", type=int, default=20)
     options = parser.parse_args()
-    asyncio.run(serve(options.port, options.delay, options.chunks))
+    with suppress(KeyboardInterrupt):
+        asyncio.run(serve(options.port, options.delay, options.chunks))
