@@ -28,7 +28,7 @@ class RedisSessions:
         return await self._append(tenant, new_session_id(), (), "new")
 
     async def get(self, tenant: str, session_id: str) -> Session:
-        with _asking():
+        with asking():
             records = await cast(
                 Awaitable[list[bytes]], self._client.lrange(_records_key(tenant, session_id), 0, -1)
             )
@@ -40,7 +40,7 @@ class RedisSessions:
         return await self._append(tenant, session_id, turns, str(expected))
 
     async def list(self, tenant: str) -> tuple[str, ...]:
-        with _asking():
+        with asking():
             async with self._client.pipeline() as both:
                 both.time()
                 both.zrange(_index_key(tenant), 0, -1, desc=True, withscores=True)
@@ -49,7 +49,7 @@ class RedisSessions:
         return tuple(session_id.decode() for session_id, at in used if at > expired)
 
     async def delete(self, tenant: str, session_id: str) -> None:
-        with _asking():
+        with asking():
             async with self._client.pipeline() as both:
                 both.delete(_records_key(tenant, session_id))
                 both.zrem(_index_key(tenant), session_id)
@@ -68,7 +68,7 @@ class RedisSessions:
             session_id,
             self._life,
         ]
-        with _asking():
+        with asking():
             outcome, *records = await self._script(keys=keys, args=arguments)
         if outcome < 0:
             raise SessionNotFound(session_id)
@@ -78,7 +78,8 @@ class RedisSessions:
 
 
 @contextmanager
-def _asking() -> Iterator[None]:
+def asking() -> Iterator[None]:
+    """Tells of any failure of Redis as SessionStoreUnavailable."""
     try:
         yield
     except (RedisError, OSError) as error:

@@ -1,0 +1,34 @@
+"""Documents in Redis: shared by many hosts, and forgotten by Redis itself when their time is over."""
+
+from redis.asyncio import Redis
+
+from sessions.redis import asking
+
+
+class RedisDocuments:
+    """A `DocumentStore`."""
+
+    def __init__(self, client: Redis, ttl: float) -> None:
+        """`client` is closed with the store; `ttl`: seconds after the last `put`."""
+        self._client = client
+        self._life = max(1, round(ttl * 1000))
+
+    async def put(self, tenant: str, document_id: str, data: bytes) -> None:
+        with asking():
+            await self._client.set(_key(tenant, document_id), data, px=self._life)
+
+    async def get(self, tenant: str, document_id: str) -> bytes | None:
+        with asking():
+            data = await self._client.get(_key(tenant, document_id))
+        return None if data is None else bytes(data)
+
+    async def delete(self, tenant: str, document_id: str) -> bool:
+        with asking():
+            return bool(await self._client.delete(_key(tenant, document_id)))
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+def _key(tenant: str, document_id: str) -> str:
+    return f"headrace:{{{tenant}}}:document:{document_id}"
