@@ -1,0 +1,168 @@
+"""What surrounds a store that does not answer, or whose caller goes away."""
+
+import asyncio
+
+import pytest
+
+from gateway.breaker import Breaker
+from gateway.config import Limits
+from gateway.limits import LimitExceeded, LimitStoreUnavailable, Reservation
+from gateway.limits_guard import MAX_OWED, GuardedLimits
+from gateway.limits_memory import MemoryLimits
+
+ONE = Limits(parallel=1)
+
+
+class Unsteady(MemoryLimits):
+    """Can be told not to answer, before or after it did what was asked, and to take its time."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0.0)
+        self.down = self.answers_late = False
+        self.pause = 0.0
+        self.asked = 0
+
+    async def reserve(self, tenant: str, limits: Limits, lease: str, tokens: int) -> Reservation:
+        await self._answer()
+        reservation = await super().reserve(tenant, limits, lease, tokens)
+        if self.answers_late:
+            raise LimitStoreUnavailable("late")
+        return reservation
+
+    async def settle(self, reservation: Reservation, limits: Limits, used: int) -> None:
+        await self._answer()
+        await super().settle(reservation, limits, used)
+
+    async def _answer(self) -> None:
+        self.asked += 1
+        await asyncio.sleep(self.pause)
+        if self.down:
+            raise LimitStoreUnavailable("down")
+
+
+@pytest.fixture
+def store() -> Unsteady:
+    return Unsteady()
+
+
+async def test_a_store_that_keeps_failing_is_not_asked_any_more(store: Unsteady) -> None:
+    guard = GuardedLimits(store, Breaker(failures=3, rest=60.0))
+    store.down = True
+    for number in range(10):
+        with pytest.raises(LimitStoreUnavailable):
+            await guard.reserve("acme", ONE, f"{number}", 1)
+    assert store.asked == 3
+
+
+async def test_refusals_are_answers(store: Unsteady) -> None:
+    guard = GuardedLimits(store, Breaker(failures=1))
+    await guard.reserve("acme", ONE, "a", 1)
+    for number in range(5):
+        with pytest.raises(LimitExceeded):
+            await guard.reserve("acme", ONE, f"{number}", 1)
+
+
+async def test_a_settlement_that_failed_is_made_up_for(store: Unsteady) -> None:
+    guard = GuardedLimits(store, Breaker(failures=100))
+    held = await guard.reserve("acme", ONE, "a", 1)
+    store.down = True
+    with pytest.raises(LimitStoreUnavailable):
+        await guard.settle(held, ONE, 1)
+    store.down = False
+    with pytest.raises(LimitExceeded):  # the first to be answered finds the place still taken, and frees it
+        await guard.reserve("acme", ONE, "b", 1)
+    await guard.reserve("acme", ONE, "c", 1)
+
+
+async def test_a_settlement_during_a_rest_is_made_up_for_too(store: Unsteady) -> None:
+    guard = GuardedLimits(store, Breaker(failures=1, rest=0.05))
+    held = await guard.reserve("acme", ONE, "a", 1)
+    store.down = True
+    with pytest.raises(LimitStoreUnavailable):
+        await guard.reserve("acme", ONE, "b", 1)
+    asked = store.asked
+    with pytest.raises(LimitStoreUnavailable):
+        await guard.settle(held, ONE, 1)
+    assert store.asked == asked
+    store.down = False
+    await asyncio.sleep(0.06)
+    with pytest.raises(LimitExceeded):
+        await guard.reserve("acme", ONE, "c", 1)
+    await guard.reserve("acme", ONE, "d", 1)
+
+
+async def test_what_was_taken_without_an_answer_is_given_back(store: Unsteady) -> None:
+    guard = GuardedLimits(store)
+    store.answers_late = True
+    with pytest.raises(LimitStoreUnavailable):
+        await guard.reserve("acme", ONE, "a", 1)
+    store.answers_late = False
+    await guard.reserve("umbrella", ONE, "b", 1)  # any answer will do
+    await guard.reserve("acme", ONE, "c", 1)
+
+
+async def test_what_a_cancelled_caller_took_is_given_back(store: Unsteady) -> None:
+    guard = GuardedLimits(store)
+    store.pause = 0.02
+    caller = asyncio.create_task(guard.reserve("acme", ONE, "a", 1))
+    await asyncio.sleep(0.01)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    await asyncio.sleep(0.1)
+    await guard.reserve("acme", ONE, "b", 1)
+
+
+@pytest.mark.parametrize("down", [True, False])
+async def test_a_cancelled_caller_who_got_nothing_owes_nothing(store: Unsteady, down: bool) -> None:
+    guard = GuardedLimits(store)
+    await guard.reserve("acme", ONE, "held", 1)
+    store.pause, store.down = 0.02, down
+    caller = asyncio.create_task(guard.reserve("acme", ONE, "a", 1))
+    await asyncio.sleep(0.01)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    store.down = False
+    await guard.close()
+    with pytest.raises(LimitExceeded):
+        await store.reserve("acme", ONE, "b", 1)
+
+
+async def test_closing_settles_what_is_owed(store: Unsteady) -> None:
+    guard = GuardedLimits(store)
+    held = await guard.reserve("acme", ONE, "a", 1)
+    store.down = True
+    with pytest.raises(LimitStoreUnavailable):
+        await guard.settle(held, ONE, 1)
+    store.down = False
+    await guard.close()
+    await store.reserve("acme", ONE, "b", 1)
+
+
+async def test_closing_does_not_wait_for_a_store_that_is_down(store: Unsteady) -> None:
+    guard = GuardedLimits(store, Breaker(failures=100))
+    store.down = True
+    for number in range(5):
+        with pytest.raises(LimitStoreUnavailable):
+            await guard.reserve("acme", ONE, f"{number}", 1)
+    asked = store.asked
+    await guard.close()
+    assert store.asked == asked + 1
+
+
+async def test_debts_do_not_grow_without_end(store: Unsteady, caplog: pytest.LogCaptureFixture) -> None:
+    guard = GuardedLimits(store, Breaker(failures=10**9))
+    store.down = True
+    for number in range(MAX_OWED + 2):
+        with pytest.raises(LimitStoreUnavailable):
+            await guard.reserve("acme", ONE, f"lease-{number}", 1)
+    assert [record.args for record in caplog.records] == [("lease-0",), ("lease-1",)]
+
+
+async def test_without_limits_the_store_is_not_even_asked(store: Unsteady) -> None:
+    guard = GuardedLimits(store)
+    store.down = True
+    reservation = await guard.reserve("acme", Limits(), "a", 5)
+    await guard.settle(reservation, Limits(), 5)
+    assert store.asked == 0

@@ -1,0 +1,62 @@
+"""The configuration decides where state lives."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from gateway.config import Limits, State
+from gateway.limits import LimitStoreUnavailable
+from gateway.state import open_limits, open_sessions
+from sessions import SessionNotFound, SessionStoreUnavailable
+
+ONE = Limits(parallel=1)
+
+
+async def test_limits_and_sessions_are_two_files_in_the_folder(tmp_path: Path) -> None:
+    state = State(folder=str(tmp_path / "deep" / "down"))
+    limits, sessions = open_limits(state), open_sessions(state)
+    assert not (tmp_path / "deep").exists()
+    await limits.reserve("acme", ONE, "a", 0)
+    session = await sessions.create("acme")
+    assert {path.suffix for path in (tmp_path / "deep" / "down").iterdir()} >= {".sqlite"}
+    assert (tmp_path / "deep/down/limits.sqlite").exists() and (
+        tmp_path / "deep/down/sessions.sqlite"
+    ).exists()
+    await limits.close()
+    await sessions.close()
+    again = open_sessions(state)
+    assert await again.get("acme", session.id) == session
+    await again.close()
+
+
+async def test_sessions_live_as_long_as_the_configuration_says(tmp_path: Path) -> None:
+    sessions = open_sessions(State(folder=str(tmp_path), session_ttl=0.05))
+    session = await sessions.create("acme")
+    await asyncio.sleep(0.1)
+    with pytest.raises(SessionNotFound):
+        await sessions.get("acme", session.id)
+    await sessions.close()
+
+
+async def test_a_redis_that_is_not_there_keeps_nobody_from_starting(
+    tmp_path: Path, unused_tcp_port: int
+) -> None:
+    state = State(folder=str(tmp_path), redis=f"redis://127.0.0.1:{unused_tcp_port}/0")
+    limits, sessions = open_limits(state), open_sessions(state)
+    with pytest.raises(LimitStoreUnavailable):
+        await limits.reserve("acme", ONE, "a", 0)
+    with pytest.raises(SessionStoreUnavailable):
+        await sessions.create("acme")
+    await limits.close()
+    await sessions.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_password_never_gets_into_an_error(tmp_path: Path, unused_tcp_port: int) -> None:
+    state = State(folder=str(tmp_path), redis=f"redis://me:canary-42@127.0.0.1:{unused_tcp_port}/0")
+    limits = open_limits(state)
+    with pytest.raises(LimitStoreUnavailable) as error:
+        await limits.reserve("acme", ONE, "a", 0)
+    assert "canary-42" not in str(error.value)
+    await limits.close()
