@@ -1,0 +1,39 @@
+"""Records know whose they are."""
+
+import msgspec
+import pytest
+
+from sessions import Session, SessionStoreUnavailable, Turn
+from sessions.record import decode, encode
+
+HELLO = (Turn("user", "Hello", name="ann"), Turn("assistant", "H", tier="7b", partial=True))
+
+
+def test_records_make_up_a_session_whose_version_counts_the_appends() -> None:
+    records = [encode("acme", "s", ()), encode("acme", "s", HELLO), encode("acme", "s", HELLO[:1])]
+    assert decode("acme", "s", records) == Session("s", HELLO + HELLO[:1], 2)
+    assert decode("acme", "s", records[:1]) == Session("s")
+
+
+@pytest.mark.parametrize("owner", [("umbrella", "s"), ("acme", "t")])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_record_of_another_owner_spoils_the_whole_answer(owner: tuple[str, str], place: int) -> None:
+    records = [encode("acme", "s", ()), encode("acme", "s", HELLO)]
+    records[place] = encode(*owner, HELLO)
+    with pytest.raises(SessionStoreUnavailable, match="a record of another session"):
+        decode("acme", "s", records)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        encode("acme", "s", HELLO)[:-1],
+        msgspec.msgpack.encode({"tenant": "acme"}),
+        b"\x93" + b"\x01" * 3,
+    ],
+)
+def test_a_damaged_record_is_an_error_not_a_shorter_history(data: bytes) -> None:
+    with pytest.raises(SessionStoreUnavailable, match="damaged"):
+        decode("acme", "s", [encode("acme", "s", ()), data])

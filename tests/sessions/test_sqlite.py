@@ -1,0 +1,67 @@
+"""What the file of sessions promises beyond the conformance suite."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from sessions import Session, SessionNotFound, SessionStoreUnavailable, Turn
+from sessions.sqlite import PURGED_AT_ONCE, SqliteSessions
+
+HELLO = (Turn("user", "Hello"),)
+
+
+async def test_expired_sessions_leave_the_file_a_few_at_a_time(tmp_path: Path) -> None:
+    now = 1000.0
+    sessions = SqliteSessions(tmp_path / "sessions.sqlite", ttl=10.0, clock=lambda: now)
+    old = [(await sessions.create("acme")).id for _ in range(PURGED_AT_ONCE + 5)]
+    now = 1009.999
+    assert await sessions.get("acme", old[0]) == Session(old[0])
+    now = 1010.0
+    with pytest.raises(SessionNotFound):
+        await sessions.get("acme", old[0])
+    await sessions.create("umbrella")
+    assert rows(tmp_path) == {"session": 6, "record": 6}
+    await sessions.create("umbrella")
+    assert rows(tmp_path) == {"session": 2, "record": 2}
+    await sessions.close()
+
+
+def rows(folder: Path) -> dict[str, int]:
+    connection = sqlite3.connect(folder / "sessions.sqlite")
+    counts = {t: connection.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in ("session", "record")}
+    connection.close()
+    return counts
+
+
+async def test_a_record_of_another_tenant_is_refused_wherever_it_lies(tmp_path: Path) -> None:
+    sessions = SqliteSessions(tmp_path / "sessions.sqlite")
+    mine, theirs = await sessions.create("acme"), await sessions.create("umbrella")
+    await sessions.append("umbrella", theirs.id, HELLO, 0)
+    connection = sqlite3.connect(tmp_path / "sessions.sqlite")
+    with connection:
+        connection.execute("DELETE FROM record WHERE tenant = 'acme'")
+        connection.execute("UPDATE record SET tenant = 'acme', session = ?", (mine.id,))
+    connection.close()
+    with pytest.raises(SessionStoreUnavailable, match="of another session"):
+        await sessions.get("acme", mine.id)
+    await sessions.close()
+
+
+async def test_a_damaged_file_is_never_an_empty_history(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.sqlite"
+    sessions = SqliteSessions(path)
+    session = await sessions.create("acme")
+    await sessions.close()
+    path.write_bytes(b"no database" * 1000)
+    sessions = SqliteSessions(path)
+    for attempt in (
+        sessions.get("acme", session.id),
+        sessions.append("acme", session.id, HELLO, 0),
+        sessions.list("acme"),
+        sessions.delete("acme", session.id),
+        sessions.create("acme"),
+    ):
+        with pytest.raises(SessionStoreUnavailable, match="not a database"):
+            await attempt
+    await sessions.close()
