@@ -5,9 +5,6 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Where the data sets for training, evaluation and data tests lie; unset, those tests are skipped by name.
-HEADRACE_DATA ?= $(wildcard ../shared/data)
-export HEADRACE_DATA
 
 .PHONY: install serve test test-slow lint check bench bench-peers redis clean
 
