@@ -57,13 +57,17 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of an answer. The last one, and only it, has `finish` and `usage`."""
+    """A piece of an answer. The last one, and only it, has `finish` and `usage`.
+
+    `stopped_by`: the stop string that ended the answer, None where none did or the server does not tell.
+    """
 
     text: str = ""
     tokens: int = 0
     finish: FinishReason | None = None
     usage: Usage | None = None
     timings: Timings | None = None
+    stopped_by: str | None = None
 
 
 class Backend(Protocol):

@@ -95,7 +95,7 @@ class LocalBackend:
     async def stream(self, generation: Generation) -> AsyncGenerator[Delta, None]:
         """As `backends.backend.Backend`. A delta comes when there is text; it may stand for several tokens."""
         ids = await self._ids(generation)
-        answer = _Answer(self.name, len(ids), self._tokenizer.detokenizer())
+        answer = _Answer(self.name, len(ids), self._tokenizer.detokenizer(), generation.sampling.stop)
         id, inbox = self._open(generation, ids)
         hung = self._expect_end(generation.timeout, inbox)
         try:
@@ -190,11 +190,14 @@ class LocalBackend:
 class _Answer:
     """What one generation's outputs say, as deltas."""
 
-    def __init__(self, engine: str, prompt_tokens: int, detokenizer: Detokenizer) -> None:
+    def __init__(
+        self, engine: str, prompt_tokens: int, detokenizer: Detokenizer, stops: tuple[str, ...]
+    ) -> None:
         self.ended = False  # whether the engine has said its last word
         self._engine = engine
         self._prompt_tokens = prompt_tokens
         self._detokenizer = detokenizer
+        self._stops = stops
         self._tokens = 0  # of the whole answer
         self._untold = 0  # of these, not yet in a delta: their bytes are no whole character yet
 
@@ -233,7 +236,14 @@ class _Answer:
                 cached_tokens=output.cached,
             ),
             timings=output.timings,
+            stopped_by=self._stopped_by(),
         )
+
+    def _stopped_by(self) -> str | None:
+        """The stop string whose match ended first; of all that begin what was trimmed, that is the shortest."""
+        trimmed = self._detokenizer.trimmed
+        matched = [stop for stop in self._stops if trimmed.startswith(stop.encode())]
+        return min(matched, key=len, default=None)
 
 
 def _refusal(refused: Refused) -> BackendError:

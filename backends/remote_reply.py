@@ -59,6 +59,8 @@ class _Choice(msgspec.Struct):
     text: str | None = None  # of a completion
     delta: _Message | None = None  # of a chat
     finish_reason: str | None = None
+    stop_reason: Any = None  # vLLM's word for what ended the text: a stop string or a token
+    matched_stop: Any = None  # SGLang's
 
 
 class _Chunk(msgspec.Struct):
@@ -77,7 +79,9 @@ class Reply:
         """`repeats_stop`: the server leaves the stop string in the text, so it is cut here."""
         self._server = server
         self._prompt_tokens = _prompt_tokens(generation)
-        self._stop = StopCut(generation.sampling.stop if repeats_stop else ())
+        self._stops = generation.sampling.stop
+        self._stop = StopCut(self._stops if repeats_stop else ())
+        self._stopped_by: str | None = None
         self._tokens = 0
         self._finish: FinishReason | None = None
         self._usage: _Usage | None = None
@@ -118,10 +122,11 @@ class Reply:
         tokens = _tokens(said) if said else 0
         self._tokens += tokens
         text = self._stop.push(said or "")
-        if self._stop.found:
-            self._finish = "stop"
+        if self._stop.found is not None:
+            self._finish, self._stopped_by = "stop", self._stop.found
         elif choice.finish_reason is not None:
             self._finish = self._reason(choice.finish_reason)
+            self._stopped_by = self._matched(choice)
             text += self._stop.rest()
         return Delta(text=text, tokens=tokens) if text else None
 
@@ -132,6 +137,10 @@ class Reply:
             raise Rejected("the server's content filter has cut the answer off", "content_filter")
         raise Unavailable(f"server {self._server} broke the answer off", "upstream_error")
 
+    def _matched(self, choice: _Choice) -> str | None:
+        told = choice.stop_reason if choice.matched_stop is None else choice.matched_stop
+        return told if isinstance(told, str) and told in self._stops else None
+
     def last(self) -> Delta:
         """What ends the answer; the usage is estimated from the text where the server gave none.
 
@@ -139,7 +148,7 @@ class Reply:
         """
         if self._finish is None:
             raise Unavailable(f"server {self._server} ended the stream early", "upstream_eof")
-        return Delta(finish=self._finish, usage=self._used())
+        return Delta(finish=self._finish, usage=self._used(), stopped_by=self._stopped_by)
 
     def _used(self) -> Usage:
         reported = self._usage
@@ -155,13 +164,13 @@ class Reply:
 
 
 class StopCut:
-    """Cuts a text that comes in pieces at the first stop string, which is then `found`.
+    """Cuts a text that comes in pieces at the first stop string, which `found` then names.
 
     What may be the beginning of a stop string is held back until it is decided.
     """
 
     def __init__(self, stop: tuple[str, ...]) -> None:
-        self.found = False
+        self.found: str | None = None
         self._stop = stop
         self._held = ""
 
@@ -170,10 +179,10 @@ class StopCut:
         if not self._stop:
             return text
         text = self._held + text
-        ends = [at for stop in self._stop if (at := text.find(stop)) >= 0]
+        ends = [(at, stop) for stop in self._stop if (at := text.find(stop)) >= 0]
         if ends:
-            self.found, self._held = True, ""
-            return text[: min(ends)]
+            (end, self.found), self._held = min(ends), ""
+            return text[:end]
         keep = max(_overlap(text, stop) for stop in self._stop)
         said, self._held = text[: len(text) - keep], text[len(text) - keep :]
         return said

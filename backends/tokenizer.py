@@ -123,6 +123,7 @@ class Detokenizer:
     """Ids of one answer to text, piece by piece: pieces joined = whole text, no U+FFFD for text valid in the end."""
 
     def __init__(self, vocabulary: Sequence[bytes]) -> None:
+        self.trimmed = b""  # what `finish` dropped: a stop string, and what came behind it
         self._vocabulary = vocabulary
         self._pending = b""  # the beginning of a character
 
@@ -142,6 +143,7 @@ class Detokenizer:
         self._pending = b""
         if not 0 <= trim <= len(data):
             raise ValueError(f"trim is {trim}, but only {len(data)} bytes were held back")
+        self.trimmed = data[len(data) - trim :]
         return data[: len(data) - trim].decode("utf-8", "replace")
 
     def _bytes(self, ids: list[int]) -> bytes:

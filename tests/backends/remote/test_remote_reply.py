@@ -97,7 +97,7 @@ def test_a_text_is_cut_at_its_first_stop_string_however_it_comes(pieces: list[st
             break
     said += "" if cut.found else cut.rest()
     whole = "".join(pieces)
-    assert cut.found == any(stop_string in whole for stop_string in stop)
+    assert (cut.found is not None) == any(stop_string in whole for stop_string in stop)
     assert whole.startswith(said) and not any(stop_string in said for stop_string in stop)
     ended_by_stop = any(whole.startswith(stop_string, len(said)) for stop_string in stop)
     assert ended_by_stop if cut.found else said == whole
@@ -164,3 +164,32 @@ def test_a_body_may_be_anything(body: bytes) -> None:
 def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
     error = failure("70b/0", 429, b"", headers)
     assert isinstance(error, Overloaded) and error.retry_after == seconds
+
+
+@pytest.mark.parametrize(
+    ("choice", "stopped_by"),
+    [
+        ({"stop_reason": "END"}, "END"),
+        ({"stop_reason": None}, None),
+        ({"stop_reason": 7}, None),
+        ({"stop_reason": "another"}, None),
+        ({"stop_reason": ["END"]}, None),
+        ({"matched_stop": "END"}, "END"),
+        ({"matched_stop": 2}, None),
+        ({}, None),
+    ],
+)
+def test_the_stop_string_is_told_where_the_server_tells_it(
+    generation: Make, choice: dict[str, Any], stopped_by: str | None
+) -> None:
+    reply = Reply("70b/0", generation(sampling=Sampling(max_tokens=5, temperature=0, seed=1, stop=("END",))))
+    reply.take(finished({"text": "x", "finish_reason": "stop", **choice}))
+    assert reply.last().stopped_by == stopped_by
+
+
+def test_the_stop_string_is_known_where_it_is_cut_here(generation: Make) -> None:
+    sampling = Sampling(max_tokens=5, temperature=0, seed=1, stop=("END", "N"))
+    reply = Reply("70b/0", generation(sampling=sampling), repeats_stop=True)
+    reply.take(event({"choices": [{"text": "xE"}]}))
+    reply.take(finished({"text": "ND", "finish_reason": "stop_sequence"}))
+    assert reply.last().stopped_by == "END"
