@@ -1,12 +1,12 @@
 # Headrace: every target installs what it needs; none needs a virtual environment to be active.
 PYTHON ?= python3
-# The CPU build of torch. With a GPU, name a CUDA build instead: make install TORCH='torch>=2.11'
+# The release that is tested. Any from 2.11 on will do, a CUDA build too: make install TORCH="torch>=2.11"
 TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install serve test test-slow lint check bench bench-peers redis clean
+.PHONY: install serve test test-slow lint bench redis clean
 
 install: $(STAMP)
 
