@@ -9,25 +9,21 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
 from backends.backend import Delta, Generation, Sampling
-from backends.prompt import Prompt
 from classifier import Assessment
 from gateway import cascade
 from gateway.answer import AnswerStream, Epilogue
 from gateway.cascade import Attempt
 from gateway.config import Server
-from gateway.errors import ApiError
 from gateway.metering import Charge, Meter
 from gateway.metrics import Metrics
-from gateway.prompts import Encoded, encode
+from gateway.outlook import Outlook, Scout
+from gateway.prompts import Encoded
 from gateway.recall import Memory, Recalled
-from gateway.request import Answer, Card, Request, Route
-from gateway.routing import NoRoute, Policy, Signals, TierSignals, choose, fits
+from gateway.request import Answer, Card, Decision, Request, Route
+from gateway.routing import TierSignals, fits
 from gateway.telemetry import Traces
 from gateway.tiers import Replica, Tier
-from gateway.window import within_context
 from prefixcache.affinity import Affinity
-
-AUTO = "auto"
 
 
 class Dispatcher:
@@ -48,12 +44,19 @@ class Dispatcher:
         traces: Traces,
     ) -> None:
         self._tiers = {tier.name: tier for tier in tiers}
-        self._aliases = aliases
+        self._scout = Scout(
+            tiers=tiers,
+            aliases=aliases,
+            memory=memory,
+            assess=assess,
+            affinity=affinity,
+            salts=salts,
+            metrics=metrics,
+            traces=traces,
+        )
         self._server = server
         self._meter = meter
         self._memory = memory
-        self._assess_text = assess
-        self._affinity = affinity
         self._salts = salts
         self._metrics = metrics
         self._traces = traces
@@ -74,83 +77,41 @@ class Dispatcher:
         """Returns once the answer has begun. Raises ApiError, and BackendError when every attempt failed."""
         started = time.monotonic()
         deadline = asyncio.get_running_loop().time() + request.timeout
-        named, tiers = self._resolve(request)
-        with self._traces.span("headrace.recall"):
-            recalled = await self._memory.recall(request)
-        encoded, recalled = await self._encode(request, recalled, tiers)
-        signals = self._signals(encoded, tiers)
-        reserved = self._most_tokens(request, signals)
+        outlook = await self._scout.look(request)
+        reserved = self._most_tokens(request, outlook.signals)
         with self._traces.span("headrace.reserve", tokens=reserved):
             charge = await self._meter.reserve(request.tenant, request.id, reserved)
         try:
-            route = self._route(request, named, signals, encoded.prompt)
-            recalled = await self._memory.open(request, recalled)
+            route = self._route(request, outlook)
+            recalled = await self._memory.open(request, outlook.recalled)
             attempt = await cascade.run(
                 route,
                 self._tiers,
-                encoded.cached,
-                lambda tier, replica: self._start(request, encoded, tier, replica, deadline),
+                outlook.encoded.cached,
+                lambda tier, replica: self._start(request, outlook.encoded, tier, replica, deadline),
             )
         except BaseException:
             await self._meter.settle(charge, 0)
             raise
-        return self._answer(request, recalled, charge, route, attempt, encoded, started)
+        return self._answer(request, recalled, charge, route, attempt, outlook.encoded, started)
 
-    def _resolve(self, request: Request) -> tuple[str | None, list[Tier]]:
-        """The tier that the client named (None for auto) and the tiers that may run, the cheapest first."""
-        name = self._aliases.get(request.model, request.model)
-        allowed = request.tenant.tiers
-        tiers = [t for t in self._tiers.values() if allowed is None or t.name in allowed]
-        if name == AUTO:
-            return None, tiers
-        if name not in self._tiers:
-            known = ", ".join((AUTO, *self._tiers, *self._aliases))
-            raise ApiError(
-                404,
-                f"model: {request.model[:64]!r} does not exist; known are {known}",
-                code="model_not_found",
-                param="model",
-            )
-        if allowed is not None and name not in allowed:
-            raise ApiError(
-                403, f"model: tier {name} is not open to this tenant", code="model_not_allowed", param="model"
-            )
-        return name, [self._tiers[name]]
-
-    async def _encode(
-        self, request: Request, recalled: Recalled, tiers: Sequence[Tier]
-    ) -> tuple[Encoded, Recalled]:
-        """The prompt in each tier's tokens; a recalled history too long for all of them loses its oldest turns."""
-        salt = self._salts[request.tenant.name]
-        prompt = request.prompt if request.prompt.text is not None else Prompt(messages=recalled.messages)
-        encoded = await encode(prompt, tiers)
-        if recalled.session is not None and not any(
-            fits(signals, request.max_tokens) for signals in self._signals(encoded, tiers)
-        ):
-            recalled = await within_context(recalled, tiers, request.max_tokens)
-            encoded = await encode(Prompt(messages=recalled.messages), tiers)
-        with self._traces.span("headrace.prefix"):
-            encoded.look_up(tiers, self._affinity, salt)
-        return encoded, recalled
-
-    def _signals(self, encoded: Encoded, tiers: Sequence[Tier]) -> tuple[TierSignals, ...]:
-        return tuple(
-            TierSignals(
-                name=tier.name,
-                available=tier.available,
-                context_length=tier.context_length,
-                prompt_tokens=encoded.tokens(tier),
-                cached_tokens=max(encoded.cached.get(replica.name, 0) for replica in tier.replicas),
-            )
-            for tier in tiers
+    async def decide(self, request: Request) -> Decision:
+        """Where `run` would send it now, and why. Nothing is reserved, run or stored. Raises ApiError as `run`."""
+        outlook = await self._scout.look(request)
+        route = self._scout.route(request, outlook)
+        return Decision(
+            route=route,
+            prompt_tokens={tier.name: tier.prompt_tokens for tier in outlook.signals},
+            cached_tokens={tier.name: tier.cached_tokens for tier in outlook.signals},
         )
 
+    async def count(self, request: Request) -> int:
+        """Tokens of the prompt on the tier that the model means, for auto on the cheapest allowed. Raises ApiError."""
+        return await self._scout.count(request)
+
     def _most_tokens(self, request: Request, signals: Sequence[TierSignals]) -> int:
-        """What the request uses at most, on any tier that it fits. Raises ApiError 400 when it fits none."""
+        """What the request uses at most, on any tier that it fits."""
         fitting = [tier for tier in signals if fits(tier, request.max_tokens)]
-        if not fitting:
-            longest = max(signals, key=lambda tier: tier.context_length)
-            raise _too_long(request, longest)
         return max(tier.prompt_tokens + self._max_tokens(request, tier) for tier in fitting)
 
     def _max_tokens(self, request: Request, tier: TierSignals) -> int:
@@ -158,29 +119,10 @@ class Dispatcher:
             return request.max_tokens
         return min(self._server.default_max_tokens, tier.context_length - tier.prompt_tokens)
 
-    def _route(
-        self, request: Request, named: str | None, signals: Sequence[TierSignals], prompt: Prompt
-    ) -> Route:
-        assessment = self._assess(prompt) if named is None else None
-        policy = Policy(tier=named, quality_floor=request.tenant.quality_floor, max_tokens=request.max_tokens)
-        with self._traces.span("headrace.route") as span:
-            try:
-                route = choose(Signals(tiers=tuple(signals), assessment=assessment), policy)
-            except NoRoute as error:
-                raise _no_tier(error) from error
-            span.set_attribute("headrace.route.tier", route.order[0])
-            span.set_attribute("headrace.route.reason", route.reason)
-        self._metrics.route(route.order[0], "classifier" if named is None else "requested")
+    def _route(self, request: Request, outlook: Outlook) -> Route:
+        route = self._scout.route(request, outlook)
+        self._metrics.route(route.order[0], "classifier" if outlook.named is None else "requested")
         return route
-
-    def _assess(self, prompt: Prompt) -> Assessment:
-        with self._traces.span("headrace.classify") as span:
-            assessment = self._assess_text(_last_words(prompt))
-            span.set_attribute("headrace.task", assessment.task)
-            for tier, good in assessment.good.items():
-                span.set_attribute(f"headrace.good.{tier}", good)
-        self._metrics.classified(assessment.seconds)
-        return assessment
 
     def _start(
         self, request: Request, encoded: Encoded, tier: Tier, replica: Replica, deadline: float
@@ -252,34 +194,8 @@ class Dispatcher:
         )
 
 
-def _last_words(prompt: Prompt) -> str:
-    """What the person asks now: the last user message, or the text to continue."""
-    if prompt.text is not None:
-        return prompt.text
-    users = [message.content for message in prompt.messages if message.role == "user"]
-    return users[-1] if users else prompt.messages[-1].content
-
-
 def _reason(route: Route, attempt: Attempt) -> str:
     first = route.order[0]
     if attempt.tier.name == first:
         return route.reason
     return f"{attempt.tier.name}: failover from {first} ({route.reason})"
-
-
-def _no_tier(error: NoRoute) -> ApiError:
-    return ApiError(
-        503, f"No tier can answer now: {error}.", type="server_error", code="no_tier_available",
-        headers={"retry-after": "1"},
-    )  # fmt: skip
-
-
-def _too_long(request: Request, longest: TierSignals) -> ApiError:
-    asked = f" and {request.max_tokens} for the answer" if request.max_tokens is not None else ""
-    return ApiError(
-        400,
-        f"This model's maximum context length is {longest.context_length} tokens. "
-        f"Your request needs {longest.prompt_tokens} tokens for the prompt{asked}. Please shorten it.",
-        code="context_length_exceeded",
-        param="messages" if request.endpoint == "chat" else "prompt",
-    )

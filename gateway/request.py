@@ -1,6 +1,6 @@
 """What the dialects and the dispatcher say to each other: `Request`, `Route`, `Answer`, `Card`."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -8,24 +8,26 @@ from backends.backend import Delta, Prompt
 from classifier import Assessment
 from gateway.config import Price, Tenant
 
+Endpoint = Literal["chat", "completions", "responses", "messages"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One call of a client, freed of its dialect. Ranges are checked by then."""
 
     id: str  # the x-request-id, ours
-    endpoint: Literal["chat", "completions"]
+    endpoint: Endpoint
     tenant: Tenant
     model: str  # "auto", a tier's name, or an alias, as the client wrote it
     prompt: Prompt
-    max_tokens: int | None
-    temperature: float
-    top_p: float
-    top_k: int
-    seed: int | None
-    stop: tuple[str, ...]
-    stop_token_ids: tuple[int, ...]
-    ignore_eos: bool
+    max_tokens: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0  # off
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
     session: str | None  # "new", an id, or None
     timeout: float  # seconds
     priority: int
@@ -38,6 +40,15 @@ class Route:
     order: tuple[str, ...]
     reason: str  # in words, for the header `x-headrace-reason`: printable ASCII, no prompt text
     assessment: Assessment | None  # None where the client named the tier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A route that nobody runs, and what it was decided by: tokens of the prompt by tier."""
+
+    route: Route
+    prompt_tokens: Mapping[str, int]
+    cached_tokens: Mapping[str, int]
 
 
 class Deltas(Protocol):

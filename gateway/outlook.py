@@ -1,0 +1,170 @@
+"""What is known before anything runs: who may answer, the prompt in their tokens, and where it would go."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from backends.prompt import Prompt
+from classifier import Assessment
+from gateway.errors import ApiError
+from gateway.metrics import Metrics
+from gateway.prompts import Encoded, encode
+from gateway.recall import Memory, Recalled
+from gateway.request import Request, Route
+from gateway.routing import NoRoute, Policy, Signals, TierSignals, choose, fits
+from gateway.telemetry import Traces
+from gateway.tiers import Tier
+from gateway.window import within_context
+from prefixcache.affinity import Affinity
+
+AUTO = "auto"
+PROMPT_FIELDS = {"completions": "prompt", "responses": "input"}  # elsewhere: messages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """One request's. `named`: the tier that the client named, None for auto; `signals`: of the tiers that may run."""
+
+    named: str | None
+    recalled: Recalled
+    encoded: Encoded
+    signals: tuple[TierSignals, ...]
+
+
+class Scout:
+    """Looks ahead; reserves nothing, and stores nothing."""
+
+    def __init__(
+        self,
+        *,
+        tiers: Sequence[Tier],
+        aliases: Mapping[str, str],
+        memory: Memory,
+        assess: Callable[[str], Assessment],
+        affinity: Affinity,
+        salts: Mapping[str, bytes],  # by tenant
+        metrics: Metrics,
+        traces: Traces,
+    ) -> None:
+        self._tiers = {tier.name: tier for tier in tiers}
+        self._aliases = aliases
+        self._memory = memory
+        self._assess_text = assess
+        self._affinity = affinity
+        self._salts = salts
+        self._metrics = metrics
+        self._traces = traces
+
+    async def look(self, request: Request) -> Outlook:
+        """Raises ApiError for a model that is not there or not allowed, a session likewise, a prompt too long."""
+        named, tiers = self._resolve(request)
+        with self._traces.span("headrace.recall"):
+            recalled = await self._memory.recall(request)
+        encoded, recalled = await self._encode(request, recalled, tiers)
+        signals = _signals(encoded, tiers)
+        if not any(fits(tier, request.max_tokens) for tier in signals):
+            raise _too_long(request, max(signals, key=lambda tier: tier.context_length))
+        return Outlook(named=named, recalled=recalled, encoded=encoded, signals=signals)
+
+    def route(self, request: Request, outlook: Outlook) -> Route:
+        """Raises ApiError 503 when no tier that the prompt fits answers."""
+        assessment = self._assess(outlook.encoded.prompt) if outlook.named is None else None
+        policy = Policy(
+            tier=outlook.named, quality_floor=request.tenant.quality_floor, max_tokens=request.max_tokens
+        )
+        with self._traces.span("headrace.route") as span:
+            try:
+                route = choose(Signals(tiers=outlook.signals, assessment=assessment), policy)
+            except NoRoute as error:
+                raise _no_tier(error) from error
+            span.set_attribute("headrace.route.tier", route.order[0])
+            span.set_attribute("headrace.route.reason", route.reason)
+        return route
+
+    async def count(self, request: Request) -> int:
+        """Tokens of the prompt on the tier that is named, for auto on the cheapest allowed. Raises as `look`."""
+        _, tiers = self._resolve(request)
+        return (await encode(request.prompt, tiers[:1])).tokens(tiers[0])
+
+    def _resolve(self, request: Request) -> tuple[str | None, list[Tier]]:
+        """The tier that the client named (None for auto) and the tiers that may run, the cheapest first."""
+        name = self._aliases.get(request.model, request.model)
+        allowed = request.tenant.tiers
+        tiers = [t for t in self._tiers.values() if allowed is None or t.name in allowed]
+        if name == AUTO:
+            return None, tiers
+        if name not in self._tiers:
+            known = ", ".join((AUTO, *self._tiers, *self._aliases))
+            raise ApiError(
+                404,
+                f"model: {request.model[:64]!r} does not exist; known are {known}",
+                code="model_not_found",
+                param="model",
+            )
+        if allowed is not None and name not in allowed:
+            raise ApiError(
+                403, f"model: tier {name} is not open to this tenant", code="model_not_allowed", param="model"
+            )
+        return name, [self._tiers[name]]
+
+    async def _encode(
+        self, request: Request, recalled: Recalled, tiers: Sequence[Tier]
+    ) -> tuple[Encoded, Recalled]:
+        """The prompt in each tier's tokens; a recalled history too long for all of them loses its oldest turns."""
+        prompt = request.prompt if request.prompt.text is not None else Prompt(messages=recalled.messages)
+        encoded = await encode(prompt, tiers)
+        if recalled.session is not None and not any(
+            fits(signals, request.max_tokens) for signals in _signals(encoded, tiers)
+        ):
+            recalled = await within_context(recalled, tiers, request.max_tokens)
+            encoded = await encode(Prompt(messages=recalled.messages), tiers)
+        with self._traces.span("headrace.prefix"):
+            encoded.look_up(tiers, self._affinity, self._salts[request.tenant.name])
+        return encoded, recalled
+
+    def _assess(self, prompt: Prompt) -> Assessment:
+        with self._traces.span("headrace.classify") as span:
+            assessment = self._assess_text(_last_words(prompt))
+            span.set_attribute("headrace.task", assessment.task)
+            for tier, good in assessment.good.items():
+                span.set_attribute(f"headrace.good.{tier}", good)
+        self._metrics.classified(assessment.seconds)
+        return assessment
+
+
+def _signals(encoded: Encoded, tiers: Sequence[Tier]) -> tuple[TierSignals, ...]:
+    return tuple(
+        TierSignals(
+            name=tier.name,
+            available=tier.available,
+            context_length=tier.context_length,
+            prompt_tokens=encoded.tokens(tier),
+            cached_tokens=max(encoded.cached.get(replica.name, 0) for replica in tier.replicas),
+        )
+        for tier in tiers
+    )
+
+
+def _last_words(prompt: Prompt) -> str:
+    """What the person asks now: the last user message, or the text to continue."""
+    if prompt.text is not None:
+        return prompt.text
+    users = [message.content for message in prompt.messages if message.role == "user"]
+    return users[-1] if users else prompt.messages[-1].content
+
+
+def _no_tier(error: NoRoute) -> ApiError:
+    return ApiError(
+        503, f"No tier can answer now: {error}.", type="server_error", code="no_tier_available",
+        headers={"retry-after": "1"},
+    )  # fmt: skip
+
+
+def _too_long(request: Request, longest: TierSignals) -> ApiError:
+    asked = f" and {request.max_tokens} for the answer" if request.max_tokens is not None else ""
+    return ApiError(
+        400,
+        f"This model's maximum context length is {longest.context_length} tokens. "
+        f"Your request needs {longest.prompt_tokens} tokens for the prompt{asked}. Please shorten it.",
+        code="context_length_exceeded",
+        param=PROMPT_FIELDS.get(request.endpoint, "messages"),
+    )
