@@ -36,7 +36,7 @@ class ApiError(Exception):
 
 
 class ClientGone(Exception):
-    """The client closed the connection, or takes nothing from it any more. Nobody is left to be told."""
+    """The client has closed its connection: nobody is left to be told."""
 
 
 def as_api_error(error: Exception) -> ApiError:

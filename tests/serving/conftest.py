@@ -123,6 +123,11 @@ class Front:
     drain: Drain
     exchanges: list[Exchange]
     loop: asyncio.AbstractEventLoop
+    server: Server
+
+    @property
+    def connections(self) -> int:
+        return len(self.server.server_state.connections)
 
     @property
     def url(self) -> str:
@@ -187,7 +192,7 @@ def serving(config: Config) -> Iterator[Front]:
         )
         thread.start()
         assert opened.wait(5)
-        yield Front(port, dispatcher, drain, exchanges, loop)
+        yield Front(port, dispatcher, drain, exchanges, loop, server)
         server.should_exit = True
         thread.join(10)
         assert not thread.is_alive()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.api import sse
+from gateway import protocol
 
 
 def post(path: str = "/v1/chat/completions", **fields: Any) -> bytes:
@@ -67,14 +67,19 @@ def test_a_slow_reader_pauses_the_work(front: Any) -> None:
         assert front.dispatcher.pulled == 500
 
 
-def test_a_client_that_takes_nothing_counts_as_gone(front: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "SEND_TIMEOUT", 0.3)
-    front.dispatcher.script.texts = ["x" * 100_000] * 1000
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_takes_nothing_counts_as_gone(
+    front: Any, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    monkeypatch.setattr(protocol, "WRITE_TIMEOUT", 0.3)
+    front.dispatcher.script.texts = ["x" * 1_000_000] * 50
     with front.connect() as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        raw.sendall(post(stream=True))
-        front.eventually(lambda: front.dispatcher.closed == 1)
-        front.eventually(lambda: [exchange.status for exchange in front.exchanges] == [499])
+        raw.sendall(post(stream=stream))
+        front.eventually(lambda: front.dispatcher.pulled > 0 and front.connections == 0)
+        front.eventually(lambda: len(front.exchanges) == 1)
+        assert front.dispatcher.closed == 1
+        assert front.exchanges[0].status == (499 if stream else 200)  # all of the whole one was handed over
 
 
 def test_a_quiet_stream_is_kept_alive(serve: Callable[..., Any]) -> None:

@@ -146,8 +146,8 @@ def test_a_request_in_the_body_of_another_is_not_answered(front: Any) -> None:
 def test_what_is_not_http(front: Any, head: bytes) -> None:
     with front.connect() as raw:
         raw.sendall(head + b"\r\n\r\n")
-        assert b" 400 " in raw.recv(65536)
-        assert closed(raw)
+        with raw.makefile("rb") as answer:
+            assert answer.read().startswith(b"HTTP/1.1 400 ")  # read() ends when the connection does
     assert httpx.get(f"{front.url}/livez").status_code == 200
 
 
