@@ -22,14 +22,15 @@ def sample(
 
     `positions`: where in its sequence each token will stand; the noise is drawn from seed and position.
     """
-    ids = logits.argmax(-1)
+    logits = logits.float()
+    ids: torch.Tensor = logits.max(-1).indices  # argmax, by the kernel that vectorises
     drawn = [row for row, sampling in enumerate(samplings) if sampling.temperature > 0]
     if not drawn:
         return ids
     chosen = [samplings[row] for row in drawn]
     keys = [row_key(sampling.seed, positions[row]) for row, sampling in zip(drawn, chosen, strict=True)]
     index = torch.tensor(drawn, device=logits.device)
-    scores = truncate(logits[index].float(), chosen)
+    scores = truncate(logits[index], chosen)
     ids[index] = kernels.draw(scores, torch.tensor(keys, device=logits.device))
     return ids
 

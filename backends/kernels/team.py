@@ -8,12 +8,14 @@ torch idles. Where the symbol is missing the loop runs on the calling thread.
 """
 
 import ctypes
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch  # noqa: F401  (loads the OpenMP runtime)
 from llvmlite import binding, ir
-from numba import njit, types
+from numba import config, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -22,18 +24,31 @@ F = TypeVar("F", bound=Callable[..., Any])
 _SYMBOL = "headrace_team"  # compiled loops call it; where it leads is decided in each process, see `_entry`
 _VOID, _POINTER = ir.VoidType(), ir.IntType(8).as_pointer()
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
+
+
+def _cache_folder() -> Path:
+    """Where compiled kernels are kept: another folder for other sources.
+
+    Left alone, numba looks at the file of the outermost function only, and would go on running what it once
+    inlined from another file.
+    """
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    digest = hashlib.sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()
+    return Path(config.CACHE_DIR or Path.home() / ".cache/headrace/kernels") / digest[:16]
+
+
+config.CACHE_DIR = str(_cache_folder())
+
 _Work = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _Team = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
 
+# Lets sums vectorise; NaN and infinity keep their meaning.
+SUMS_IN_ANY_ORDER = frozenset({"reassoc", "contract", "nsz", "arcp"})
 
-def jit(function: F, nans: bool = True) -> F:
-    """`numba.njit` as all kernels want it: cached on disk, sums in any order, no exceptions from arithmetic.
 
-    NaN keeps its meaning unless `nans` is False. A cached kernel is renewed when its own file changes, not when
-    this one does.
-    """
-    fastmath = {"reassoc", "contract", "nsz", "arcp"} | (set() if nans else {"nnan"})
-    compiled: F = njit(cache=True, error_model="numpy", fastmath=fastmath)(function)
+def jit(function: F, fastmath: frozenset[str] = SUMS_IN_ANY_ORDER) -> F:
+    """`numba.njit` as all kernels want it: cached on disk, no exceptions from arithmetic."""
+    compiled: F = njit(cache=True, error_model="numpy", fastmath=set(fastmath))(function)
     return compiled
 
 

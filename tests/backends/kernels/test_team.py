@@ -1,0 +1,80 @@
+"""`share`: every item once, whatever the number of threads, and a loud end when an item fails."""
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from backends.kernels import team
+from backends.kernels.team import jit, share
+
+Array = NDArray[Any]
+
+
+@jit
+def count_items(counts: Array, scale: int) -> None:
+    share(_count, len(counts), (counts, scale))
+
+
+@jit
+def _count(item: int, counts: Array, scale: int) -> None:
+    counts[item] += item * scale + 1
+
+
+@jit
+def allocate(sizes: Array) -> None:
+    share(_allocate, len(sizes), (sizes,))
+
+
+@jit
+def _allocate(item: int, sizes: Array) -> None:
+    sizes[item] = np.empty(sizes[item], np.float64).size
+
+
+@pytest.fixture(params=[1, 2, 5])
+def threads(request: pytest.FixtureRequest) -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("items", [0, 1, 2, 3, 1000])
+def test_each_item_runs_once(threads: int, items: int) -> None:
+    counts = np.zeros(items, np.int64)
+    for _ in range(20):
+        counts[:] = 0
+        count_items(counts, 3)
+        np.testing.assert_array_equal(counts, np.arange(items) * 3 + 1)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 300), st.integers(-5, 5))
+def test_arguments_reach_every_item(items: int, scale: int) -> None:
+    counts = np.zeros(items, np.int64)
+    count_items(counts, scale)
+    np.testing.assert_array_equal(counts, np.arange(items) * scale + 1)
+
+
+def test_a_failing_item_is_an_error_of_the_loop(threads: int) -> None:
+    with pytest.raises(MemoryError, match="parallel loop"):
+        allocate(np.array([1, 2**60, 1]))
+    allocate(np.array([1, 2, 3]))  # the next loop is not affected
+
+
+def test_without_openmp_the_loop_runs_on_the_calling_thread() -> None:
+    entry = team._entry(object())  # a library that lacks the symbol
+    ran: list[int | None] = []
+    work = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(ran.append)
+    entry(ctypes.cast(work, ctypes.c_void_p), 5, 2, 0)
+    assert ran == [5]
+
+
+def test_openmp_is_found_here() -> None:
+    """Wherever torch was built with OpenMP: on Linux, always."""
+    assert torch.backends.openmp.is_available() is not isinstance(team._team, team._Team)
