@@ -7,7 +7,9 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import Lifespan
 
-from gateway.api.generation import CHAT, COMPLETIONS, Dispatches, Generation
+from gateway.api.chat import Chat
+from gateway.api.completions import Completions
+from gateway.api.generation import Dispatches, Generation
 from gateway.api.health import Health
 from gateway.api.models import Models
 from gateway.config import Config
@@ -29,9 +31,8 @@ def build_front(
     """An ASGI application. `metrics` renders `/metrics`; `observe` surrounds every call."""
     models = Models(dispatcher, config.aliases)
     health = Health(dispatcher, drain, metrics, config.anonymous)
-    chat, completions = (
-        Generation(dialect, dispatcher, config.server, drain) for dialect in (CHAT, COMPLETIONS)
-    )
+    chat = Generation(Chat(), dispatcher, config.server, drain)
+    completions = Generation(Completions(), dispatcher, config.server, drain)
     app = Starlette(
         routes=[
             Route("/v1/chat/completions", chat, methods=["POST"]),

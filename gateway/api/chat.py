@@ -1,14 +1,17 @@
 """The dialect of `/v1/chat/completions`."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from backends.prompt import ChatMessage, Prompt
-from gateway.api.fields import GENERATION_OFF, GenerationBody, Off, Tokens, convert, without_off
-from gateway.api.rendering import Chunk, Finish, Rendering
+from gateway.api.dialect import Chunk, Dialect, Finish
+from gateway.api.fields import GENERATION_OFF, GenerationBody, Off, Tokens, convert_generation, without_off
+from gateway.api.rendering import ChoiceRendering
 from gateway.api.strictjson import decode_object, invalid
+from gateway.config import Tenant
 
 CHAT_OFF: Off = {
     **GENERATION_OFF,
@@ -68,18 +71,18 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
         return Prompt(messages=tuple(message.plain() for message in self.messages))
 
 
-class ChatRendering(Rendering):
+class ChatRendering(ChoiceRendering):
     id_prefix = "chatcmpl-"
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def opening(self) -> Chunk | None:
-        return self._chunk({"role": "assistant", "content": ""}, None)
+    def begun(self) -> Sequence[Chunk]:
+        return [self._chunk({"role": "assistant", "content": ""}, None)]
 
-    def piece(self, text: str) -> Chunk:
-        return self._chunk({"content": text}, None)
+    def piece(self, text: str) -> Sequence[Chunk]:
+        return [self._chunk({"content": text}, None)]
 
-    def closing(self, finish: Finish) -> Chunk:
+    def ended(self, finish: Finish) -> Chunk:
         return self._chunk({}, finish)
 
     def _chunk(self, delta: dict[str, Any], finish: Finish | None) -> Chunk:
@@ -88,6 +91,16 @@ class ChatRendering(Rendering):
     def choice(self, text: str, finish: Finish) -> dict[str, Any]:
         message = {"role": "assistant", "content": text, "refusal": None}
         return {"index": 0, "message": message, "logprobs": None, "finish_reason": finish}
+
+
+class Chat(Dialect[ChatBody, ChatRendering]):
+    endpoint = "chat"
+
+    def decode(self, data: bytes) -> ChatBody:
+        return decode(data)
+
+    async def open(self, body: ChatBody, tenant: Tenant) -> tuple[Prompt, ChatRendering]:
+        return body.to_prompt(), ChatRendering(body.include_usage)
 
 
 def decode(data: bytes) -> ChatBody:
@@ -99,7 +112,7 @@ def decode(data: bytes) -> ChatBody:
             without_off(message, MESSAGE_OFF, f"messages[{i}].") if isinstance(message, dict) else message
             for i, message in enumerate(messages)
         ]
-    body = convert(fields, ChatBody, CHAT_OFF)
+    body = convert_generation(fields, ChatBody, CHAT_OFF)
     if None not in (body.max_tokens, body.max_completion_tokens) and body.max_tokens != body.most_tokens:
         raise invalid("max_tokens", "differs from max_completion_tokens")
     return body

@@ -1,20 +1,24 @@
-"""What the request bodies of all OpenAI dialects share: sampling fields, harmless hints, and what is off.
+"""What request bodies share: sampling fields, harmless hints, and what is off.
 
 null means absent, everywhere. A field that asks for something we do not do is refused by name; the same field with
 the value that means "off" is taken, since many clients spell their defaults out.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from gateway.api.strictjson import Path, convert_error, invalid
+from gateway.request import Request
 
 INT32 = 2**31 - 1
 
+ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
 Tokens = Annotated[int, Meta(ge=1, le=INT32)]
+TopP = Annotated[float, Meta(gt=0, le=1)]
 Stop = Annotated[str, Meta(min_length=1, max_length=1024)]
 Off = Mapping[str, tuple[Any, ...]]
 """By field: the values, besides null, that ask for nothing."""
@@ -28,34 +32,44 @@ GENERATION_OFF: Off = {
     "store": (False,),
 }
 
-Body = TypeVar("Body", bound="GenerationBody")
+Body = TypeVar("Body", bound=msgspec.Struct)
+Generation = TypeVar("Generation", bound="GenerationBody")
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_usage: bool = False
 
 
-class GenerationBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class OpenAIBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Fields of every OpenAI dialect."""
+
+    model: ModelName
+    temperature: Annotated[float, Meta(ge=0, le=2)] = 1.0
+    top_p: TopP = 1.0
+    stream: bool = False
+    # Hints of the client's own book-keeping; they change nothing here. `flex` waits behind everybody else.
+    service_tier: Literal["auto", "default", "flex"] = "auto"
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+
+class GenerationBody(OpenAIBody, frozen=True, kw_only=True):
     """Fields of `/v1/chat/completions` and `/v1/completions` alike. `top_k`, `stop_token_ids` and `ignore_eos` are
     extensions that vLLM has too."""
 
-    model: Annotated[str, Meta(min_length=1, max_length=256)]
     max_tokens: Tokens | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] = 1.0
-    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     top_k: Annotated[int, Meta(ge=-1, le=INT32)] = 0  # 0 and -1: off
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: Stop | Annotated[list[Stop], Meta(max_length=16)] | None = None
     stop_token_ids: Annotated[list[Annotated[int, Meta(ge=0, le=INT32)]], Meta(max_length=64)] = []
     ignore_eos: bool = False
-    stream: bool = False
     stream_options: StreamOptions | None = None
-    # Hints of the client's own book-keeping; they change nothing here. `flex` waits behind everybody else.
-    service_tier: Literal["auto", "default", "flex"] = "auto"
-    user: str | None = None
-    metadata: dict[str, str] | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
+    metadata: dict[str, str] | None = None  # a hint too
+
+    @property
+    def most_tokens(self) -> int | None:
+        return self.max_tokens
 
     @property
     def include_usage(self) -> bool:
@@ -69,6 +83,19 @@ class GenerationBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     def unsigned_seed(self) -> int | None:
         """The 64 bits of a signed seed, as the engines want them."""
         return None if self.seed is None else self.seed % 2**64
+
+    def sampled(self, request: Request) -> Request:
+        return replace(
+            request,
+            max_tokens=self.most_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=max(0, self.top_k),
+            seed=self.unsigned_seed,
+            stop=self.stops,
+            stop_token_ids=tuple(self.stop_token_ids),
+            ignore_eos=self.ignore_eos,
+        )
 
 
 def without_off(fields: Mapping[str, Any], off: Off, path: Path = "") -> dict[str, Any]:
@@ -86,13 +113,18 @@ def without_off(fields: Mapping[str, Any], off: Off, path: Path = "") -> dict[st
 
 def convert(fields: dict[str, Any], body: type[Body], off: Off) -> Body:
     """Raises ApiError 400 naming the first field that is wrong."""
-    fields = without_off(fields, off)
-    if isinstance(options := fields.get("stream_options"), dict):
-        fields["stream_options"] = without_off(options, {"include_obfuscation": (False,)}, "stream_options.")
     try:
-        converted = msgspec.convert(fields, body)
+        return msgspec.convert(without_off(fields, off), body)
     except msgspec.ValidationError as error:
         raise convert_error(error) from None
+
+
+def convert_generation(fields: dict[str, Any], body: type[Generation], off: Off) -> Generation:
+    """As `convert`."""
+    if isinstance(options := fields.get("stream_options"), dict):
+        told = without_off(options, {"include_obfuscation": (False,)}, "stream_options.")
+        fields = {**fields, "stream_options": told}
+    converted = convert(fields, body, off)
     if converted.stream_options is not None and not converted.stream:
         raise invalid("stream_options", "only allowed where stream is true")
     return converted

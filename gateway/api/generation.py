@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 from starlette.datastructures import Headers
@@ -14,19 +14,17 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from backends.backend import Delta, Unavailable, Usage
-from gateway.api import chat, completions
-from gateway.api.chat import ChatBody, ChatRendering
-from gateway.api.completions import CompletionBody, CompletionRendering
-from gateway.api.rendering import Finish, Rendering
+from backends.backend import Delta, Unavailable
+from backends.prompt import Prompt
+from gateway.api.dialect import Body, Dialect, Ending, Rendering
 from gateway.api.sse import EventStream
 from gateway.api.strictjson import invalid
 from gateway.api.watching import disconnected, watched
-from gateway.config import Server
+from gateway.config import Server, Tenant
 from gateway.drain import Drain
 from gateway.errors import ClientGone, as_api_error
 from gateway.exchange import Exchange, exchange_of
-from gateway.request import Answer, Card, Request
+from gateway.request import Answer, Card, Decision, Endpoint, Request
 
 logger = logging.getLogger(__name__)
 
@@ -34,39 +32,35 @@ LARGE_BODY = 64 * 1024  # bytes; decoding more would be felt by other requests, 
 FLEX_PRIORITY = 1000  # what `service_tier: flex` adds
 TIMEOUT_HEADER = "x-headrace-timeout-ms"
 
-Body = ChatBody | CompletionBody
-
 
 class Dispatches(Protocol):
     """What the front door needs of `gateway.dispatch.Dispatcher`."""
 
     async def run(self, request: Request) -> Answer: ...
 
+    async def decide(self, request: Request) -> Decision: ...
+
+    async def count(self, request: Request) -> int: ...
+
     def cards(self) -> Sequence[Card]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    endpoint: Literal["chat", "completions"]
-    decode: Callable[[bytes], Body]
-    rendering: type[Rendering]
+B = TypeVar("B", bound=Body)
+R = TypeVar("R", bound=Rendering)
 
 
-CHAT = Dialect("chat", chat.decode, ChatRendering)
-COMPLETIONS = Dialect("completions", completions.decode, CompletionRendering)
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
+@dataclass(slots=True)
+class _Call(Generic[R]):
     exchange: Exchange
-    body: Body
     request: Request
+    rendering: R
+    kept: bool = False
 
 
-class Generation:
+class Generation(Generic[B, R]):
     """The endpoint of one dialect, as an ASGI application: it has to watch the client while the model runs."""
 
-    def __init__(self, dialect: Dialect, dispatcher: Dispatches, server: Server, drain: Drain) -> None:
+    def __init__(self, dialect: Dialect[B, R], dispatcher: Dispatches, server: Server, drain: Drain) -> None:
         self._dialect = dialect
         self._dispatcher = dispatcher
         self._server = server
@@ -74,61 +68,46 @@ class Generation:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         http = HttpRequest(scope, receive)
-        body = await self._decode(await http.body())
         exchange = exchange_of(scope)
-        call = _Call(exchange, body, self._request(exchange, body, http.headers))
+        body = await decoded(self._dialect.decode, await http.body())
+        session = self._session(http.headers)
+        prompt, rendering = await self._dialect.open(body, tenant_of(exchange))
+        request = request_of(
+            exchange, self._dialect.endpoint, body, prompt, session, http.headers, self._server
+        )
+        call = _Call(exchange, request, rendering)
         if body.stream:
             await self._streamed(call, receive, send)
         else:
             whole = await watched(self._whole(call), disconnected(receive), self._drain.cut())
             await whole(scope, receive, send)
 
-    async def _decode(self, data: bytes) -> Body:
-        if len(data) > LARGE_BODY:
-            return await asyncio.to_thread(self._dialect.decode, data)
-        return self._dialect.decode(data)
+    def _session(self, headers: Headers) -> str | None:
+        session = headers.get("x-session-id") or None
+        if session is not None and not self._dialect.sessions:
+            raise invalid("x-session-id", "this endpoint has conversations instead", "unsupported_parameter")
+        return session
 
-    def _request(self, exchange: Exchange, body: Body, headers: Headers) -> Request:
-        tenant = exchange.tenant
-        assert tenant is not None  # no call passes the authentication without one
-        return Request(
-            # A client may repeat its own id, on purpose too; leases and engines need one that nobody else has.
-            id=f"{exchange.id}-{secrets.token_hex(4)}",
-            endpoint=self._dialect.endpoint,
-            tenant=tenant,
-            model=body.model,
-            prompt=body.to_prompt(),
-            max_tokens=body.most_tokens,
-            temperature=body.temperature,
-            top_p=body.top_p,
-            top_k=max(0, body.top_k),
-            seed=body.unsigned_seed,
-            stop=body.stops,
-            stop_token_ids=tuple(body.stop_token_ids),
-            ignore_eos=body.ignore_eos,
-            session=headers.get("x-session-id") or None,
-            timeout=_timeout(headers.get(TIMEOUT_HEADER), self._server.default_timeout),
-            priority=tenant.priority + (FLEX_PRIORITY if body.service_tier == "flex" else 0),
-        )
-
-    async def _whole(self, call: _Call) -> Response:
+    async def _whole(self, call: _Call[R]) -> Response:
         answer = await self._answer(call)
         texts: list[str] = []
         last: Delta | None = None
         async with aclosing(answer.deltas) as deltas:
             async for last in deltas:
                 texts.append(last.text)
-        finish, usage = _ending(last)
-        call.exchange.usage = usage
-        whole = self._rendering(call, answer).whole("".join(texts), finish, usage)
+        ending = _ending(last)
+        call.exchange.usage = ending.usage
+        whole = call.rendering.whole(answer, "".join(texts), ending)
+        await self._keep(call)
         return Response(msgspec.json.encode(whole), headers=answer.headers, media_type="application/json")
 
-    async def _streamed(self, call: _Call, receive: Receive, send: Send) -> None:
-        stream = EventStream(send)
+    async def _streamed(self, call: _Call[R], receive: Receive, send: Send) -> None:
+        stream = EventStream(send, self._dialect.typed)
         quiet = stream.keep_alive(self._server.keepalive_after, {"x-headrace-tier": "pending"})
         try:
             await watched(self._stream(call, stream), disconnected(receive), self._drain.cut(), quiet)
         except ClientGone:
+            await self._keep(call)
             raise
         except Exception as error:
             if not stream.started:
@@ -136,42 +115,78 @@ class Generation:
             told = call.exchange.error = as_api_error(error)
             if told.status == 500:
                 logger.error("request %s failed in mid-stream", call.request.id, exc_info=error)
-            await stream.error(told)
+            events = call.rendering.broken(told)
+            await self._keep(call)
+            await stream.broken(events)
 
-    async def _stream(self, call: _Call, stream: EventStream) -> None:
-        """[DONE] comes once the answer is settled and remembered: the next turn may follow at once."""
+    async def _stream(self, call: _Call[R], stream: EventStream) -> None:
         answer = await self._answer(call)
         async with aclosing(answer.deltas) as deltas:
-            rendering = self._rendering(call, answer)
             await stream.start(answer.headers)
-            if (opening := rendering.opening()) is not None:
-                await stream.event(opening)
+            await stream.events(call.rendering.opening(answer))
             last: Delta | None = None
             async for last in deltas:
                 if last.text:
-                    await stream.event(rendering.piece(last.text))
-            finish, call.exchange.usage = _ending(last)
-            await stream.event(rendering.closing(finish))
-            if call.body.include_usage:
-                await stream.event(rendering.usage(call.exchange.usage))
-        await stream.done()
+                    await stream.events(call.rendering.piece(last.text))
+            ending = _ending(last)
+            call.exchange.usage = ending.usage
+            await stream.events(call.rendering.closing(ending))
+        await self._keep(call)
+        await stream.done(call.rendering.farewell())
 
-    async def _answer(self, call: _Call) -> Answer:
+    async def _keep(self, call: _Call[R]) -> None:
+        if not call.kept:
+            call.kept = True
+            await self._dialect.keep(call.request, call.rendering)
+
+    async def _answer(self, call: _Call[R]) -> Answer:
         answer = call.exchange.answer = await self._dispatcher.run(call.request)
         call.exchange.first_text = call.exchange.seconds
         return answer
 
-    def _rendering(self, call: _Call, answer: Answer) -> Rendering:
-        return self._dialect.rendering(answer, call.body.include_usage)
+
+async def decoded(decode: Callable[[bytes], B], data: bytes) -> B:
+    """The body; a large one is decoded in a thread. Raises ApiError 400."""
+    return await asyncio.to_thread(decode, data) if len(data) > LARGE_BODY else decode(data)
 
 
-def _ending(last: Delta | None) -> tuple[Finish, Usage]:
+def tenant_of(exchange: Exchange) -> Tenant:
+    assert exchange.tenant is not None  # no call passes the authentication without one
+    return exchange.tenant
+
+
+def request_of(
+    exchange: Exchange,
+    endpoint: Endpoint,
+    body: Body,
+    prompt: Prompt,
+    session: str | None,
+    headers: Headers,
+    server: Server,
+) -> Request:
+    """Raises ApiError 400 for a deadline that is none."""
+    tenant = tenant_of(exchange)
+    bare = Request(
+        # A client may repeat its own id, on purpose too; leases and engines need one that nobody else has.
+        id=f"{exchange.id}-{secrets.token_hex(4)}",
+        endpoint=endpoint,
+        tenant=tenant,
+        model=body.model,
+        prompt=prompt,
+        session=session,
+        timeout=_timeout(headers.get(TIMEOUT_HEADER), server.default_timeout),
+        priority=tenant.priority + (FLEX_PRIORITY if body.service_tier == "flex" else 0),
+    )
+    return body.sampled(bare)
+
+
+def _ending(last: Delta | None) -> Ending:
     """How the answer ended. Raises Unavailable if it only stopped coming: that must not look like an end."""
     if last is None or last.finish is None or last.usage is None:
         raise Unavailable("the answer ended before it was complete", "upstream_eof")
     if last.finish != "stop" and last.finish != "length":
         raise Unavailable(f"the engine ended the answer: {last.finish}", "engine_error")
-    return last.finish, last.usage
+    return Ending(finish=last.finish, usage=last.usage, stopped_by=last.stopped_by)
 
 
 def _timeout(given: str | None, longest: float) -> float:

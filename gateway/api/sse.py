@@ -1,14 +1,13 @@
 """Server-sent events on the way to a client that may read slowly."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import msgspec
 from starlette.types import Send
 
-from gateway.errors import ApiError, openai_error
-
+DONE = b"data: [DONE]\n\n"
 HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
@@ -19,8 +18,10 @@ HEADERS = {
 class EventStream:
     """Each event is awaited until the connection takes it, so that a slow reader slows the work, not memory."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, typed: bool = False) -> None:
+        """`typed`: each event has its `type` for a name, and no [DONE] follows the last one."""
         self.started = False
+        self._typed = typed
         self._send = send
         self._turn = asyncio.Lock()  # comments come from a task of their own
         self._last = asyncio.get_running_loop().time()
@@ -33,16 +34,25 @@ class EventStream:
         raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in {**headers, **HEADERS}.items()]
         await self._deliver({"type": "http.response.start", "status": 200, "headers": raw})
 
-    async def event(self, data: Mapping[str, Any]) -> None:
+    async def events(self, events: Sequence[Mapping[str, Any]]) -> None:
         """JSON escapes line breaks, so no text of a model can begin an event of its own."""
-        await self._write(b"data: %s\n\n" % msgspec.json.encode(data))
+        if events:
+            await self._write(self._frames(events))
 
-    async def done(self) -> None:
-        await self._write(b"data: [DONE]\n\n", more=False)
+    async def done(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """The end, with the last events of a complete answer."""
+        await self._write(self._frames(events) + (b"" if self._typed else DONE), more=False)
 
-    async def error(self, error: ApiError) -> None:
-        """The end of a stream that did not end well: without it, and with [DONE], it would look complete."""
-        await self._write(b"data: %s\n\n" % msgspec.json.encode(openai_error(error)), more=False)
+    async def broken(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """The end of a stream that did not end well: without its events, and with [DONE], it would look complete."""
+        await self._write(self._frames(events), more=False)
+
+    def _frames(self, events: Sequence[Mapping[str, Any]]) -> bytes:
+        frames = []
+        for data in events:
+            name = f"event: {data['type']}\n" if self._typed else ""
+            frames.append(name.encode() + b"data: %s\n\n" % msgspec.json.encode(data))
+        return b"".join(frames)
 
     async def keep_alive(self, seconds: float, headers: Mapping[str, str]) -> NoReturn:
         """Send a comment whenever nothing was sent for `seconds`; the first one may have to start the stream."""

@@ -13,13 +13,14 @@ import pytest
 from starlette.types import Scope
 
 from backends.backend import Delta, FinishReason, Usage
+from classifier import Assessment
 from gateway.config import Config, Engine, Price, Tenant, Tier
 from gateway.config import Server as Settings
 from gateway.drain import Drain
 from gateway.errors import ApiError
 from gateway.exchange import Exchange
 from gateway.front import build_front
-from gateway.request import Answer, Card, Request, Route
+from gateway.request import Answer, Card, Decision, Request, Route
 from gateway.server import Server, bind
 
 ANONYMOUS = Tenant(name="anonymous")
@@ -82,6 +83,7 @@ class ScriptedDispatcher:
     script: Script = field(default_factory=Script)
     requests: list[Request] = field(default_factory=list)
     ready: bool = True
+    assessment: Assessment | None = None
     running: int = 0
     waiting: int = 0
     closed: int = 0
@@ -106,6 +108,15 @@ class ScriptedDispatcher:
             headers={"x-headrace-tier": "7b", "x-headrace-reason": "7b: requested"},
             deltas=ScriptedDeltas(self, self.script),
         )
+
+    async def decide(self, request: Request) -> Decision:
+        self.requests.append(request)
+        route = Route(order=("7b", "70b"), reason="7b: p=0.90 >= 0.70", assessment=self.assessment)
+        return Decision(route=route, prompt_tokens={"7b": 12, "70b": 12}, cached_tokens={"7b": 8, "70b": 0})
+
+    async def count(self, request: Request) -> int:
+        self.requests.append(request)
+        return 12
 
     def cards(self) -> tuple[Card, ...]:
         seven = Card(name="7b", models=("small",), context_length=2048, price=Price(output=0.1), ready=True)
