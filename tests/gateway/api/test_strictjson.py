@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.api.strictjson import convert_error, decode_object
@@ -56,6 +56,9 @@ def test_duplicate_keys_are_named(body: bytes) -> None:
         decode_object(body)
 
 
+# Busy machines are slow; that says nothing of the code.
+UNTIMED = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(exclude_categories=["Cs"])),
@@ -64,12 +67,13 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=50)
+@UNTIMED
 @given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), JSON))
 def test_objects_come_back(value: dict[str, Any]) -> None:
     assert decode_object(json.dumps(value).encode()) == value
 
 
+@UNTIMED
 @given(st.binary(max_size=200))
 def test_bytes_are_an_object_or_a_400(body: bytes) -> None:
     try:
