@@ -41,22 +41,28 @@ async def test_of_two_concurrent_appends_one_conflicts_and_is_not_stored(session
     assert await sessions.get("acme", session.id) == stored
 
 
-async def test_no_turn_is_lost_or_doubled_among_many_appends(sessions: SessionStore) -> None:
-    session = await sessions.create("acme")
+async def test_no_turn_is_lost_or_doubled_among_gateways_that_append_at_once(
+    open_sessions: Callable[[], SessionStore],
+) -> None:
+    gateways = [open_sessions() for _ in range(3)]
+    session = await gateways[0].create("acme")
 
-    async def say(word: str) -> None:
+    async def say(gateway: SessionStore, word: str) -> None:
         version = 0
         while True:
             try:
-                await sessions.append("acme", session.id, (Turn("user", word),), version)
+                await gateway.append("acme", session.id, (Turn("user", word),), version)
             except SessionConflict:
-                version = (await sessions.get("acme", session.id)).version
+                version = (await gateway.get("acme", session.id)).version
             else:
                 return
 
-    words = [f"word {number}" for number in range(12)]
-    await asyncio.gather(*map(say, words))
-    assert sorted(turn.content for turn in (await sessions.get("acme", session.id)).turns) == sorted(words)
+    words = [f"word {number}" for number in range(30)]
+    await asyncio.gather(*(say(gateways[number % 3], word) for number, word in enumerate(words)))
+    kept = (await gateways[0].get("acme", session.id)).turns
+    assert sorted(turn.content for turn in kept) == sorted(words)
+    for gateway in gateways:
+        await gateway.close()
 
 
 @pytest.mark.parametrize("version", [-1, 0, 2, 10**9])

@@ -73,6 +73,21 @@ async def test_reading_does_not_wait_for_another_process_that_writes(
     writer.close()
 
 
+async def test_a_file_that_another_process_is_just_making_is_waited_for(
+    database: Database, tmp_path: Path
+) -> None:
+    """Where that one writes already and has no log yet, SQLite says at once that the file is locked."""
+    other = sqlite3.connect(tmp_path / "words.sqlite", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    waiting = asyncio.create_task(database.write(insert))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    other.execute("ROLLBACK")
+    await waiting
+    other.close()
+    assert await database.read(count) == 1
+
+
 async def test_a_cancelled_caller_does_not_stop_what_was_begun(database: Database) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
