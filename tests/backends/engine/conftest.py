@@ -1,0 +1,215 @@
+"""An engine on a runner without a model, whose answers depend on every token that it can read through the blocks."""
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from backends.engine.batch import Batch, Row
+from backends.engine.engine import Engine
+from backends.engine.sequence import Sequence
+from backends.wire import EngineConfig, FinishReason, Output, Refused, Sampling, Submit
+
+VOCABULARY = [b"", b"a", b"b", b"ab", b"ba", b"aab", b"c", "ď".encode()]
+VOCABULARY += [bytes([id]) for id in range(len(VOCABULARY), 60)]
+VOCAB_SIZE = 64  # padded
+EOS = 0
+UNWRITTEN = -1
+
+
+def next_token(ids: Iterable[int], seed: int = 0) -> int:
+    """What the "model" says after `ids`. A token is as likely as any other, so one of 60 ends the answer."""
+    digest = hashlib.blake2b(repr((seed, list(ids))).encode(), digest_size=4).digest()
+    return int.from_bytes(digest) % len(VOCABULARY)
+
+
+@dataclass
+class FakeRunner:
+    """Keeps the token of every position where a model keeps its keys and values, and answers from those alone."""
+
+    kv: list[list[int]]
+    batches: list[Batch] = field(default_factory=list)
+    failures: list[Exception] = field(default_factory=list)  # raised one by one, in the next steps
+    answers: list[list[int | None]] = field(default_factory=list)  # given instead of the right ones
+
+    def launch(self, batch: Batch) -> Batch:
+        assert batch.rows
+        self.batches.append(batch)
+        for row in batch.rows:
+            self._write(row)
+        if self.failures:
+            raise self.failures.pop(0)
+        return batch
+
+    def collect(self, pending: Batch) -> list[int | None]:
+        return self.answers.pop(0) if self.answers else [self._sample(row) for row in pending.rows]
+
+    def scores(self, pending: Batch) -> list[list[Any]]:
+        raise NotImplementedError("no test here asks for scores")
+
+    def _write(self, row: Row) -> None:
+        assert row.tokens, "a row without tokens"
+        size = len(self.kv[0])
+        for position, token in enumerate(row.tokens, row.start):
+            self.kv[row.blocks[position // size]][position % size] = token
+
+    def _sample(self, row: Row) -> int | None:
+        if row.sampling is None:
+            return None
+        seen = [token for block in row.blocks for token in self.kv[block]][: row.start + len(row.tokens)]
+        assert UNWRITTEN not in seen, "a row reads what nobody has written"
+        return next_token(seen, row.sampling.seed)
+
+
+@dataclass
+class Answer:
+    """All that an engine has told of one generation."""
+
+    ids: list[int] = field(default_factory=list)
+    finish: FinishReason | None = None
+    trim: int = 0
+    cached: int = 0
+    last: Output | None = None
+
+    @property
+    def text(self) -> bytes:
+        text = b"".join(VOCABULARY[id] for id in self.ids)
+        return text[: len(text) - self.trim]
+
+
+class Rig:
+    """An engine, its runner and a clock that stands still. Everything is checked after every step."""
+
+    def __init__(self, **config: Any) -> None:
+        fields = {"block_size": 4, "kv_blocks": 64, "token_budget": 32, "max_sequences": 8, **config}
+        self.config = EngineConfig(name="e/0", model="", address="", events="", vocabulary="", **fields)
+        self.runner = FakeRunner([[UNWRITTEN] * self.config.block_size for _ in range(self.config.kv_blocks)])
+        self.now = 1000.0
+        self.engine = Engine(
+            self.config, self.runner, VOCABULARY, frozenset({EOS}), VOCAB_SIZE, 1024, lambda: self.now
+        )
+        self.answers: dict[tuple[bytes, str], Answer] = {}
+        self._names = itertools.count()
+
+    def submit(
+        self,
+        prompt: list[int],
+        max_tokens: int = 8,
+        *,
+        id: str | None = None,
+        sender: bytes = b"gw",
+        salt: bytes = b"",
+        priority: int = 0,
+        timeout: float | None = None,
+        **sampling: Any,
+    ) -> Answer:
+        """Raises AssertionError when it is refused. The answer fills with every step; EOS is ignored by default."""
+        id = f"g{next(self._names)}" if id is None else id
+        submit = Submit(
+            id=id,
+            prompt=prompt,
+            sampling=Sampling(max_tokens=max_tokens, **{"ignore_eos": True, **sampling}),
+            salt=salt,
+            priority=priority,
+            timeout=timeout,
+        )
+        refused = self.engine.submit(sender, submit)
+        assert refused is None, refused
+        return self.answers.setdefault((sender, id), Answer())
+
+    def refusal(self, submit: Submit) -> Refused:
+        refused = self.engine.submit(b"gw", submit)
+        assert refused is not None
+        self.engine.check()
+        return refused
+
+    def step(self) -> None:
+        for sender, output in self.engine.step():
+            answer = self.answers[sender, output.id]
+            assert answer.finish is None, "told after its end"
+            answer.ids += output.ids
+            answer.finish, answer.trim = output.finish, output.trim
+            answer.cached, answer.last = output.cached, output
+        self.engine.check()
+
+    def run(self, limit: int = 10_000) -> None:
+        """Step until nothing is left to do."""
+        for _ in range(limit):
+            if not self.engine.has_work:
+                return self.idle()
+            self.step()
+        raise AssertionError(f"not done after {limit} steps")
+
+    def ask(self, prompt: list[int], max_tokens: int = 8, **options: Any) -> Answer:
+        answer = self.submit(prompt, max_tokens, **options)
+        self.run()
+        return answer
+
+    def idle(self) -> None:
+        load = self.engine.load()
+        assert load.running == load.waiting == 0
+        assert load.blocks_free + load.blocks_cached == load.blocks_total
+
+
+@pytest.fixture
+def rig() -> Callable[..., Rig]:
+    """Engines by their config: `rig(kv_blocks=8)`."""
+    return Rig
+
+
+@pytest.fixture
+def expected() -> Callable[..., Answer]:
+    """The right answer, found without an engine: `expected(prompt, max_tokens)`. EOS is ignored by default."""
+    return compute
+
+
+def compute(
+    prompt: list[int],
+    max_tokens: int = 8,
+    *,
+    seed: int = 0,
+    ignore_eos: bool = True,
+    stop: tuple[str, ...] = (),
+    stop_token_ids: tuple[int, ...] = (),
+) -> Answer:
+    answer = Answer()
+    while answer.finish is None:
+        token = next_token(prompt + answer.ids, seed)
+        answer.ids.append(token)
+        if token in stop_token_ids or (token == EOS and not ignore_eos):
+            answer.finish, answer.trim = "stop", len(VOCABULARY[token])
+        elif (trim := trimmed(answer.text, stop)) is not None:
+            answer.finish, answer.trim = "stop", trim
+        elif len(answer.ids) == max_tokens:
+            answer.finish = "length"
+    return answer
+
+
+def trimmed(text: bytes, stops: tuple[str, ...]) -> int | None:
+    """How much of `text` is too much: from the start of the match that ends first, the longest of those."""
+    needles = [stop.encode() for stop in stops]
+    ends = [(text.find(needle) + len(needle), -len(needle)) for needle in needles if needle in text]
+    return None if not ends else len(text) - sum(min(ends))
+
+
+@pytest.fixture
+def sequence() -> Callable[..., Sequence]:
+    """Sequences out of nothing: `sequence([1, 2, 3], number=4)`."""
+
+    def make(ids: list[int], **fields: Any) -> Sequence:
+        defaults = {
+            "sender": b"gw",
+            "id": "g",
+            "prompt_length": len(ids),
+            "sampling": Sampling(max_tokens=8),
+            "ends": frozenset({EOS}),
+            "max_length": len(ids) + 8,
+            "number": 0,
+            "arrived": 0.0,
+        }
+        return Sequence(ids=ids, **{**defaults, **fields})
+
+    return make

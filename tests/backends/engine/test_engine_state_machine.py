@@ -1,0 +1,145 @@
+"""Anything in any order on tiny pools: blocks always add up, and every answer is the right one or its beginning."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+if TYPE_CHECKING:
+    from tests.backends.engine.conftest import Answer, Rig
+
+CONFIGS = st.fixed_dictionaries(
+    {
+        "block_size": st.sampled_from([1, 2, 4]),
+        "kv_blocks": st.integers(6, 14),
+        "token_budget": st.integers(1, 12),
+        "max_sequences": st.integers(1, 5),
+        "max_waiting": st.integers(3, 8),
+    }
+)
+PROMPTS = st.lists(st.integers(1, 2), min_size=1, max_size=30)  # two tokens only: many common prefixes
+SAMPLINGS = st.fixed_dictionaries(
+    {
+        "max_tokens": st.integers(1, 20),
+        "seed": st.integers(0, 2),
+        "ignore_eos": st.booleans(),
+        "stop": st.sampled_from([(), ("ab",), ("\n", "ba", "aab")]),
+        "stop_token_ids": st.sampled_from([(), (5, 20, 30, 40)]),
+    }
+)
+
+
+class AnyOrder(RuleBasedStateMachine):
+    def __init__(
+        self, make: Callable[..., Rig], expected: Callable[..., Answer], totals: Counter[str]
+    ) -> None:
+        super().__init__()
+        self.make, self.expected, self.totals = make, expected, totals
+
+    @initialize(config=CONFIGS)
+    def build(self, config: dict[str, int]) -> None:
+        self.rig = self.make(**config)
+        self.asked: dict[tuple[bytes, str], tuple[list[int], dict[str, Any]]] = {}
+        self.silent: set[tuple[bytes, str]] = set()
+
+    @rule(prompt=PROMPTS, sampling=SAMPLINGS, priority=st.integers(0, 1))
+    def submit_another(self, prompt: list[int], sampling: dict[str, Any], priority: int) -> None:
+        self.submit(prompt, sampling, b"one", priority=priority)
+
+    @rule(
+        prompt=PROMPTS,
+        sampling=SAMPLINGS,
+        sender=st.sampled_from([b"one", b"two", b"two"]),
+        salt=st.sampled_from([b"", b"", b"salt"]),
+        priority=st.integers(0, 1),
+        timeout=st.sampled_from([None, None, 0.5, 2.0]),
+    )
+    def submit(self, prompt: list[int], sampling: dict[str, Any], sender: bytes, **options: Any) -> None:
+        context = self.rig.engine.context_length
+        full = self.rig.engine.load().waiting >= self.rig.config.max_waiting
+        if full or len(prompt) + 1 > context:
+            with pytest.raises(AssertionError, match="overloaded|context_length_exceeded"):
+                self.rig.submit(prompt, **sampling, **options)
+            return
+        name = f"n{len(self.asked)}"
+        self.rig.submit(prompt, id=name, sender=sender, **sampling, **options)
+        right = {**sampling, "max_tokens": min(sampling["max_tokens"], context - len(prompt))}
+        self.asked[sender, name] = (prompt, right)
+
+    @rule(steps=st.integers(1, 8))
+    def step(self, steps: int) -> None:
+        for _ in range(steps):
+            self.rig.step()
+
+    @rule(steps=st.integers(1, 3))
+    def step_a_little(self, steps: int) -> None:
+        self.step(steps)
+
+    @rule(kind=st.sampled_from(["abort", "abort", "wait", "wait", "lose", "fail"]), data=st.data())
+    def disturb(self, kind: str, data: st.DataObject) -> None:
+        getattr(self, kind)(data)
+        self.rig.engine.check()
+
+    def abort(self, data: st.DataObject) -> None:
+        live = [key for key in self.asked if self.rig.answers[key].finish is None]
+        if live:
+            key = data.draw(st.sampled_from(live))
+            self.rig.engine.abort(*key)
+            self.silent.add(key)
+
+    def lose(self, data: st.DataObject) -> None:
+        self.rig.engine.abort_sender(b"two")
+        self.silent |= {key for key in self.asked if key[0] == b"two"}
+
+    def fail(self, data: st.DataObject) -> None:
+        if self.rig.engine.has_work:
+            self.rig.runner.failures.append(RuntimeError("ordered"))
+            self.rig.step()
+            self.rig.runner.failures.clear()  # unless all had expired
+
+    def wait(self, data: st.DataObject) -> None:
+        self.rig.now += data.draw(st.floats(0.1, 2))
+
+    def teardown(self) -> None:
+        self.rig.run()
+        load = self.rig.engine.load()
+        self.totals.update(steps=load.steps, preemptions=load.preemptions, hits=load.prefix_hits)
+        self.totals.update(load.finished)
+        for key, (prompt, sampling) in self.asked.items():
+            self.judge(self.rig.answers[key], self.expected(prompt, **sampling), key in self.silent)
+
+    def judge(self, answer: Answer, right: Answer, may_be_silent: bool) -> None:
+        if answer.finish in ("stop", "length"):
+            assert (answer.ids, answer.finish, answer.trim) == (right.ids, right.finish, right.trim)
+        else:
+            assert answer.finish in ("deadline", "error") or may_be_silent
+            assert answer.ids == right.ids[: len(answer.ids)]
+
+
+@pytest.mark.timeout(120)
+def test_anything_in_any_order(
+    rig: Callable[..., Rig], expected: Callable[..., Answer], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)  # the failures are ordered
+    totals: Counter[str] = Counter()
+    run_state_machine_as_test(
+        lambda: AnyOrder(rig, expected, totals),  # type: ignore[arg-type]  # a factory is welcome too
+        settings=settings(
+            max_examples=150,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow],
+        ),
+    )
+    # What is random may not be idle. Ten times less than what is usual is taken for broken.
+    assert totals["steps"] > 400
+    assert totals["preemptions"] > 8
+    assert totals["hits"] > 60
+    assert all(totals[reason] > 0 for reason in ("stop", "length", "deadline", "error", "abort")), totals
