@@ -7,6 +7,7 @@ from typing import Any
 from backends.backend import BackendError, DeadlineExceeded, Overloaded, Rejected
 
 SERVER_ERROR = "server_error"
+OVERLOADED = 529  # Anthropic's status for what is 503 elsewhere
 CLIENT_GONE = 499  # nginx's word for a client that did not wait; it is counted and logged, never sent
 
 
@@ -74,6 +75,29 @@ def openai_error(error: ApiError) -> dict[str, Any]:
             "code": error.code,
         }
     }
+
+
+def anthropic_status(error: ApiError) -> int:
+    """As Anthropic has it: a server that is only busy is told from one that fails."""
+    return OVERLOADED if error.code == "server_is_overloaded" else error.status
+
+
+def anthropic_error(error: ApiError) -> dict[str, Any]:
+    """Anthropic's error object, of answers and of streams."""
+    status = anthropic_status(error)
+    kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": error.message}}
+
+
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    OVERLOADED: "overloaded_error",
+}
 
 
 def _server_error(status: int, message: str, code: str, headers: Mapping[str, str]) -> ApiError:

@@ -20,7 +20,7 @@ class Exchange:
     """One call and what became of it."""
 
     id: str  # the x-request-id
-    endpoint: str  # chat | completions | models | probe | other
+    endpoint: str  # chat | completions | responses | messages | count_tokens | route | models | probe | other
     started: float = field(default_factory=time.monotonic)
     tenant: Tenant | None = None
     answer: Answer | None = None

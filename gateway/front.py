@@ -11,7 +11,10 @@ from gateway.api.chat import Chat
 from gateway.api.completions import Completions
 from gateway.api.generation import Dispatches, Generation
 from gateway.api.health import Health
+from gateway.api.messages import Messages
+from gateway.api.messages_count import TokenCount
 from gateway.api.models import Models
+from gateway.api.route import Routing
 from gateway.config import Config
 from gateway.drain import Drain
 from gateway.exchange import Observe
@@ -33,10 +36,14 @@ def build_front(
     health = Health(dispatcher, drain, metrics, config.anonymous)
     chat = Generation(Chat(), dispatcher, config.server, drain)
     completions = Generation(Completions(), dispatcher, config.server, drain)
+    messages = Generation(Messages(), dispatcher, config.server, drain)
     app = Starlette(
         routes=[
             Route("/v1/chat/completions", chat, methods=["POST"]),
             Route("/v1/completions", completions, methods=["POST"]),
+            Route("/v1/messages", messages, methods=["POST"]),
+            Route("/v1/messages/count_tokens", TokenCount(dispatcher, config.server).count, methods=["POST"]),
+            Route("/v1/route", Routing(dispatcher, config.server).decide, methods=["POST"]),
             Route("/v1/models", models.list, methods=["GET"]),
             Route("/v1/models/{name:path}", models.get, methods=["GET"]),
             Route("/livez", health.live, methods=["GET"]),

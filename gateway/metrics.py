@@ -21,8 +21,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OTHER = "other"
 NO_TIER = "none"  # of requests that ended before a tier was chosen
 NO_ERROR = "none"
-ANSWERING = ("chat", "completions")
-ENDPOINTS = (*ANSWERING, "models")
+ANSWERING = ("chat", "completions", "responses", "messages")
+ENDPOINTS = (*ANSWERING, "count_tokens", "route", "models")
 ROUTE_REASONS = ("classifier", "requested", "failover")
 ABORT_REASONS = ("client", "engine", "upstream", "deadline", "drain")
 LIMIT_DECISIONS = (

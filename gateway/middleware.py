@@ -13,8 +13,8 @@ import asyncio
 import logging
 import re
 import secrets
-from collections.abc import Callable, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
 import msgspec
 from starlette.datastructures import Headers, MutableHeaders
@@ -25,7 +25,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.config import Server, Tenant
 from gateway.drain import Drain
-from gateway.errors import CLIENT_GONE, ApiError, ClientGone, as_api_error, openai_error
+from gateway.errors import (
+    CLIENT_GONE,
+    ApiError,
+    ClientGone,
+    anthropic_error,
+    anthropic_status,
+    as_api_error,
+    openai_error,
+)
 from gateway.exchange import Exchange, Observe, attach, exchange_of
 
 logger = logging.getLogger(__name__)
@@ -35,9 +43,16 @@ PROBES = OPEN | {"/metrics"}
 ENDPOINTS = {
     "/v1/chat/completions": "chat",
     "/v1/completions": "completions",
+    "/v1/responses": "responses",
+    "/v1/messages": "messages",
+    "/v1/messages/count_tokens": "count_tokens",
+    "/v1/route": "route",
     "/v1/models": "models",
     **dict.fromkeys(PROBES, "probe"),
 }
+ANTHROPIC = frozenset(
+    {"/v1/messages", "/v1/messages/count_tokens"}
+)  # whose clients read other errors and headers
 REQUEST_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 
 FindTenant = Callable[[str | None], Tenant]
@@ -74,7 +89,10 @@ class Exchanges:
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = exchange.id
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = exchange.id
+                if scope["path"] in ANTHROPIC:
+                    headers["request-id"] = exchange.id
             await send(message)
 
         with self._observe(exchange, scope):
@@ -108,18 +126,22 @@ class Errors:
                 raise  # the server logs it and closes: what was sent cannot be taken for complete
             if exchange.error.status == 500:
                 logger.error("request %s failed", exchange.id, exc_info=error)
-            await _send_error(exchange.error, send)
+            if scope["path"] in ANTHROPIC:
+                told = {**anthropic_error(exchange.error), "request_id": exchange.id}
+                await _send_error(exchange.error, anthropic_status(exchange.error), told, send)
+            else:
+                await _send_error(exchange.error, exchange.error.status, openai_error(exchange.error), send)
 
 
-async def _send_error(error: ApiError, send: Send) -> None:
-    body = msgspec.json.encode(openai_error(error))
+async def _send_error(error: ApiError, status: int, told: Mapping[str, Any], send: Send) -> None:
+    body = msgspec.json.encode(told)
     headers = {
         "content-type": "application/json",
         "content-length": str(len(body)),
         **error.headers,
     }
     raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": error.status, "headers": raw})
+    await send({"type": "http.response.start", "status": status, "headers": raw})
     await send({"type": "http.response.body", "body": body})
 
 
@@ -138,7 +160,10 @@ class Admission:
 
 
 class Authentication:
-    """`Authorization: Bearer KEY` to a tenant. Closed by default, for paths that do not exist too."""
+    """`Authorization: Bearer KEY`, or else `x-api-key: KEY`, to a tenant.
+
+    Closed by default, for paths that do not exist too.
+    """
 
     def __init__(self, app: ASGIApp, find_tenant: FindTenant) -> None:
         self._app = app
@@ -146,12 +171,15 @@ class Authentication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in OPEN:
-            exchange_of(scope).tenant = self._find_tenant(_bearer(Headers(scope=scope)))
+            exchange_of(scope).tenant = self._find_tenant(_key(Headers(scope=scope)))
         await self._app(scope, receive, send)
 
 
-def _bearer(headers: Headers) -> str | None:
-    scheme, _, key = headers.get("authorization", "").partition(" ")
+def _key(headers: Headers) -> str | None:
+    authorization = headers.get("authorization")
+    if authorization is None:
+        return headers.get("x-api-key", "").strip() or None
+    scheme, _, key = authorization.partition(" ")
     return (key.strip() or None) if scheme.lower() == "bearer" else None
 
 

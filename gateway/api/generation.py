@@ -47,6 +47,7 @@ class Dispatches(Protocol):
 
 B = TypeVar("B", bound=Body)
 R = TypeVar("R", bound=Rendering)
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -145,7 +146,7 @@ class Generation(Generic[B, R]):
         return answer
 
 
-async def decoded(decode: Callable[[bytes], B], data: bytes) -> B:
+async def decoded(decode: Callable[[bytes], T], data: bytes) -> T:
     """The body; a large one is decoded in a thread. Raises ApiError 400."""
     return await asyncio.to_thread(decode, data) if len(data) > LARGE_BODY else decode(data)
 

@@ -42,6 +42,7 @@ class Script:
     pause: float = 0.0  # before each delta after the first
     breakage: Exception | None = None  # raised after the texts, instead of a finish
     usage: Usage | None = USAGE
+    stopped_by: str | None = None
 
 
 class ScriptedDeltas:
@@ -67,7 +68,9 @@ class ScriptedDeltas:
         if self._script.breakage is not None:
             raise self._script.breakage
         if self._script.finish is not None:
-            yield Delta(finish=self._script.finish, usage=self._script.usage)
+            yield Delta(
+                finish=self._script.finish, usage=self._script.usage, stopped_by=self._script.stopped_by
+            )
 
     async def aclose(self) -> None:
         if not self._closed:

@@ -1,0 +1,58 @@
+"""`/v1/route`: where a request would go, and why, without running it."""
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from gateway.api import chat, completions
+from gateway.api.chat import ChatBody
+from gateway.api.completions import CompletionBody
+from gateway.api.generation import Dispatches, decoded, request_of
+from gateway.api.strictjson import decode_object
+from gateway.config import Server
+from gateway.exchange import exchange_of
+from gateway.request import Decision
+
+
+class Routing:
+    """Takes the body of a chat or, with `prompt`, of a completion, and what either honours of headers."""
+
+    def __init__(self, dispatcher: Dispatches, server: Server) -> None:
+        self._dispatcher = dispatcher
+        self._server = server
+
+    async def decide(self, http: HttpRequest) -> Response:
+        body = await decoded(_decode, await http.body())
+        request = request_of(
+            exchange_of(http.scope),
+            "chat" if isinstance(body, ChatBody) else "completions",
+            body,
+            body.to_prompt(),
+            http.headers.get("x-session-id") or None,
+            http.headers,
+            self._server,
+        )
+        decision = await self._dispatcher.decide(request)
+        return Response(msgspec.json.encode(_told(decision)), media_type="application/json")
+
+
+def _decode(data: bytes) -> ChatBody | CompletionBody:
+    return completions.decode(data) if "prompt" in decode_object(data) else chat.decode(data)
+
+
+def _told(decision: Decision) -> dict[str, Any]:
+    """`task` is null and `good` (P(good) by tier) is empty where the client named the tier: nobody judged then."""
+    route = decision.route
+    assessment = route.assessment
+    return {
+        "object": "route",
+        "tier": route.order[0],
+        "order": route.order,
+        "reason": route.reason,
+        "task": None if assessment is None else assessment.task,
+        "good": {} if assessment is None else assessment.good,
+        "prompt_tokens": decision.prompt_tokens,
+        "cached_tokens": decision.cached_tokens,
+    }
