@@ -100,6 +100,18 @@ def test_nothing_that_a_failing_step_wrote_is_cached(rig: Make, expected: Expect
     assert again.ids == expected(LONG).ids
 
 
+def test_a_failed_answer_is_not_cached_either(rig: Make, expected: Expected) -> None:
+    engine = rig()
+    answer = engine.submit(LONG[:5], 50)
+    for _ in range(20):
+        engine.step()
+    engine.runner.failures = [RuntimeError()]
+    engine.step()
+    assert answer.finish == "error"
+    assert answer.ids == expected(LONG[:5], 20).ids
+    assert engine.ask(LONG[:5] + answer.ids).cached == 4
+
+
 @pytest.mark.parametrize("answer", [[], [None], [64], [-1], [5, 5]], ids=str)
 def test_an_impossible_answer_of_the_runner_is_a_failure(
     rig: Make, expected: Expected, answer: list[int | None]
@@ -165,11 +177,19 @@ def test_cache_changes_are_chained_keys_and_add_up(rig: Make) -> None:
     assert engine.engine.cache_changes() == ([], [])
 
 
-def test_prompt_blocks_are_known_before_the_answer_ends(rig: Make) -> None:
+def test_prompt_blocks_are_told_at_once_and_those_of_the_answer_at_its_end(
+    rig: Make, expected: Expected
+) -> None:
     engine = rig()
-    engine.submit(LONG, 50)
+    engine.submit(LONG, 20)
     engine.step()
     assert engine.engine.cache_changes() == (block_keys(b"", LONG, 4), [])
+    for _ in range(18):
+        engine.step()
+        assert engine.engine.cache_changes() == ([], [])
+    engine.run()
+    answer = expected(LONG, 20).ids[:-1]  # the last token is never run
+    assert engine.engine.cache_changes() == (block_keys(b"", LONG + answer, 4)[7:], [])
 
 
 # --- memory
