@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from starlette.applications import Starlette
 
 from classifier.model import Classifier
+from gateway.archive import Archive
 from gateway.config import Config
 from gateway.dispatch import Dispatcher
 from gateway.drain import Drain
@@ -17,7 +18,7 @@ from gateway.metering import Meter
 from gateway.metrics import Metrics, measure_lag
 from gateway.observation import observer
 from gateway.recall import Memory
-from gateway.state import open_limits, open_sessions
+from gateway.state import open_documents, open_limits, open_sessions
 from gateway.telemetry import Traces
 from gateway.tenants import Tenants, cache_salt, server_secret
 from prefixcache.affinity import Affinity
@@ -37,6 +38,7 @@ def create_app(config: Config, drain: Drain) -> Starlette:
     )
     traces = Traces(config.telemetry)
     limits, sessions = open_limits(config.state), open_sessions(config.state)
+    documents = open_documents(config.state)
     classifier = Classifier.load()
     affinity = Affinity()
     fleet = Fleet(config, metrics, affinity)
@@ -59,6 +61,7 @@ def create_app(config: Config, drain: Drain) -> Starlette:
             stack.push_async_callback(traces.close)
             stack.push_async_callback(limits.close)
             stack.push_async_callback(sessions.close)
+            stack.push_async_callback(documents.close)
             stack.push_async_callback(fleet.stop)
             await fleet.start()
             await stack.enter_async_context(_running(asyncio.create_task(measure_lag(metrics))))
@@ -71,6 +74,7 @@ def create_app(config: Config, drain: Drain) -> Starlette:
     return build_front(
         config,
         dispatcher,
+        archive=Archive(documents, sessions, metrics),
         find_tenant=tenants.find,
         drain=drain,
         metrics=render,

@@ -9,12 +9,16 @@ from starlette.types import Lifespan
 
 from gateway.api.chat import Chat
 from gateway.api.completions import Completions
+from gateway.api.conversations import Conversations
 from gateway.api.generation import Dispatches, Generation
 from gateway.api.health import Health
 from gateway.api.messages import Messages
 from gateway.api.messages_count import TokenCount
 from gateway.api.models import Models
+from gateway.api.responses_dialect import Responses
+from gateway.api.responses_stored import StoredResponses
 from gateway.api.route import Routing
+from gateway.archive import Archive
 from gateway.config import Config
 from gateway.drain import Drain
 from gateway.exchange import Observe
@@ -25,6 +29,7 @@ def build_front(
     config: Config,
     dispatcher: Dispatches,
     *,
+    archive: Archive,
     find_tenant: FindTenant,
     drain: Drain,
     metrics: Callable[[], bytes],
@@ -36,11 +41,14 @@ def build_front(
     health = Health(dispatcher, drain, metrics, config.anonymous)
     chat = Generation(Chat(), dispatcher, config.server, drain)
     completions = Generation(Completions(), dispatcher, config.server, drain)
+    responses = Generation(Responses(archive), dispatcher, config.server, drain)
     messages = Generation(Messages(), dispatcher, config.server, drain)
     app = Starlette(
         routes=[
             Route("/v1/chat/completions", chat, methods=["POST"]),
             Route("/v1/completions", completions, methods=["POST"]),
+            Route("/v1/responses", responses, methods=["POST"]),
+            *_stored(archive),
             Route("/v1/messages", messages, methods=["POST"]),
             Route("/v1/messages/count_tokens", TokenCount(dispatcher, config.server).count, methods=["POST"]),
             Route("/v1/route", Routing(dispatcher, config.server).decide, methods=["POST"]),
@@ -56,3 +64,18 @@ def build_front(
     )
     app.router.redirect_slashes = False  # a redirect would send clients where their Host header says
     return app
+
+
+def _stored(archive: Archive) -> list[Route]:
+    """What the Responses API remembers."""
+    responses, conversations = StoredResponses(archive), Conversations(archive)
+    return [
+        Route("/v1/responses/{id}", responses.get, methods=["GET"]),
+        Route("/v1/responses/{id}", responses.delete, methods=["DELETE"]),
+        Route("/v1/responses/{id}/cancel", responses.cancel, methods=["POST"]),
+        Route("/v1/responses/{id}/input_items", responses.items, methods=["GET"]),
+        Route("/v1/conversations", conversations.create, methods=["POST"]),
+        Route("/v1/conversations/{id}", conversations.get, methods=["GET"]),
+        Route("/v1/conversations/{id}", conversations.delete, methods=["DELETE"]),
+        Route("/v1/conversations/{id}/items", conversations.items, methods=["GET"]),
+    ]

@@ -3,13 +3,12 @@
 import logging
 from dataclasses import dataclass, field, replace
 
-from sessions.window import merge
-
 from backends.prompt import ChatMessage
 from gateway.errors import ApiError
 from gateway.metrics import Metrics
 from gateway.request import Request
 from sessions import Session, SessionConflict, SessionNotFound, SessionStore, SessionStoreUnavailable, Turn
+from sessions.window import merge
 
 logger = logging.getLogger(__name__)
 
@@ -77,16 +76,9 @@ class Memory:
         if session is None:
             return
         try:
-            for _ in range(APPEND_TRIES):
-                try:
-                    await self._store.append(
-                        request.tenant.name, session.id, (*recalled.new, answer), session.version
-                    )
-                except SessionConflict:
-                    session = await self._store.get(request.tenant.name, session.id)
-                else:
-                    return
-            logger.error("session: request %s lost the race to append %d times", request.id, APPEND_TRIES)
+            await extend(self._store, request.tenant.name, session, (*recalled.new, answer))
+        except SessionConflict as error:
+            logger.error("session: the turns of request %s are not stored: %s", request.id, error)
         except SessionNotFound:
             logger.info("session: deleted while request %s ran", request.id)
         except SessionStoreUnavailable as error:
@@ -95,13 +87,33 @@ class Memory:
 
     def _unavailable(self) -> ApiError:
         self._metrics.state_backend("sessions", up=False)
-        return ApiError(
-            503,
-            "The session store does not answer.",
-            type="server_error",
-            code="session_store_unavailable",
-            headers={"retry-after": "1"},
-        )
+        return store_unavailable()
+
+
+async def extend(store: SessionStore, tenant: str, session: Session, turns: tuple[Turn, ...]) -> None:
+    """Append to `session`, behind whatever has come since it was read.
+
+    Raises SessionConflict after many tries, SessionNotFound, SessionStoreUnavailable.
+    """
+    for _ in range(APPEND_TRIES):
+        try:
+            await store.append(tenant, session.id, turns, session.version)
+        except SessionConflict:
+            session = await store.get(tenant, session.id)
+        else:
+            return
+    raise SessionConflict(f"lost the race to append {APPEND_TRIES} times")
+
+
+def store_unavailable() -> ApiError:
+    """503: an empty history would be worse."""
+    return ApiError(
+        503,
+        "The session store does not answer.",
+        type="server_error",
+        code="session_store_unavailable",
+        headers={"retry-after": "1"},
+    )
 
 
 def _not_found() -> ApiError:

@@ -9,6 +9,9 @@ from gateway.limits_redis import RedisLimits
 from gateway.limits_sqlite import SqliteLimits
 from sessions import SessionStore
 from sessions.connection import connect
+from sessions.documents import DocumentStore
+from sessions.documents_redis import RedisDocuments
+from sessions.documents_sqlite import SqliteDocuments
 from sessions.redis import RedisSessions
 from sessions.sqlite import SqliteSessions
 
@@ -28,3 +31,10 @@ def open_sessions(state: State) -> SessionStore:
     if state.redis is not None:
         return RedisSessions(connect(state.redis, SESSIONS_TIMEOUT), state.session_ttl)
     return SqliteSessions(Path(state.folder) / "sessions.sqlite", state.session_ttl)
+
+
+def open_documents(state: State) -> DocumentStore:
+    """As `open_limits`."""
+    if state.redis is not None:
+        return RedisDocuments(connect(state.redis, SESSIONS_TIMEOUT), state.session_ttl)
+    return SqliteDocuments(Path(state.folder) / "responses.sqlite", state.session_ttl)

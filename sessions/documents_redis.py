@@ -1,5 +1,7 @@
 """Documents in Redis: shared by many hosts, and forgotten by Redis itself when their time is over."""
 
+from typing import cast
+
 from redis.asyncio import Redis
 
 from sessions.redis import asking
@@ -19,8 +21,7 @@ class RedisDocuments:
 
     async def get(self, tenant: str, document_id: str) -> bytes | None:
         with asking():
-            data = await self._client.get(_key(tenant, document_id))
-        return None if data is None else bytes(data)
+            return cast(bytes | None, await self._client.get(_key(tenant, document_id)))
 
     async def delete(self, tenant: str, document_id: str) -> bool:
         with asking():

@@ -2,11 +2,13 @@
 
 import asyncio
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +16,18 @@ from starlette.types import Scope
 
 from backends.backend import Delta, FinishReason, Usage
 from classifier import Assessment
+from gateway.archive import Archive
 from gateway.config import Config, Engine, Price, Tenant, Tier
 from gateway.config import Server as Settings
 from gateway.drain import Drain
 from gateway.errors import ApiError
 from gateway.exchange import Exchange
 from gateway.front import build_front
+from gateway.metrics import Metrics
 from gateway.request import Answer, Card, Decision, Request, Route
 from gateway.server import Server, bind
+from sessions.documents_sqlite import SqliteDocuments
+from sessions.sqlite import SqliteSessions
 
 ANONYMOUS = Tenant(name="anonymous")
 TENANTS = {
@@ -138,6 +144,7 @@ class Front:
     exchanges: list[Exchange]
     loop: asyncio.AbstractEventLoop
     server: Server
+    stores: "Stores"
 
     @property
     def connections(self) -> int:
@@ -178,8 +185,35 @@ def config_with(anonymous: Tenant | None = ANONYMOUS, **server: Any) -> Config:
     return Config(tiers=tiers, anonymous=anonymous, aliases=aliases, server=Settings(**server))
 
 
+class Stores:
+    """What the gateway remembers, in real files of the test's own."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+        self.metrics = Metrics(["7b", "70b"], {}, ["tenant"])
+        self._documents = SqliteDocuments(Path(folder) / "responses.sqlite", 60.0)
+        self._sessions = SqliteSessions(Path(folder) / "sessions.sqlite", 60.0)
+        self.archive = Archive(self._documents, self._sessions, self.metrics)
+
+    def spoil(self) -> None:
+        """Before the first use: from then on no store can be read or written."""
+        for name in ("responses", "sessions"):
+            (self._folder / f"{name}.sqlite").write_text("This is no database. " * 100)
+
+    async def close(self) -> None:
+        await self._documents.close()
+        await self._sessions.close()
+
+
 @contextmanager
 def serving(config: Config) -> Iterator[Front]:
+    with tempfile.TemporaryDirectory() as folder:
+        with serving_with(config, Stores(folder)) as front:
+            yield front
+
+
+@contextmanager
+def serving_with(config: Config, stores: Stores) -> Iterator[Front]:
     dispatcher, drain, exchanges = ScriptedDispatcher(), Drain(), list[Exchange]()
 
     @contextmanager
@@ -192,6 +226,7 @@ def serving(config: Config) -> Iterator[Front]:
     app = build_front(
         config,
         dispatcher,
+        archive=stores.archive,
         find_tenant=find_tenant(config),
         drain=drain,
         metrics=lambda: b"# TYPE up gauge\nup 1\n",
@@ -206,10 +241,11 @@ def serving(config: Config) -> Iterator[Front]:
         )
         thread.start()
         assert opened.wait(5)
-        yield Front(port, dispatcher, drain, exchanges, loop, server)
+        yield Front(port, dispatcher, drain, exchanges, loop, server, stores)
         server.should_exit = True
         thread.join(10)
         assert not thread.is_alive()
+        loop.run_until_complete(stores.close())
         loop.close()
 
 

@@ -1,0 +1,79 @@
+"""The dialect of `/v1/responses`: what a response goes on from, and what is kept of it."""
+
+from dataclasses import dataclass
+
+from backends.prompt import Prompt
+from gateway.api.dialect import Dialect
+from gateway.api.responses import ResponsesBody, decode
+from gateway.api.responses_rendering import ResponseRendering
+from gateway.archive import Archive, Conversation, StoredResponse
+from gateway.config import Tenant
+from gateway.request import Request
+from sessions import Session, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """What was said before, and the conversation that it was said in, if it has a name."""
+
+    turns: tuple[Turn, ...] = ()
+    conversation: tuple[Conversation, Session] | None = None
+
+
+class RememberedResponse(ResponseRendering):
+    """A response that knows what it goes on from."""
+
+    def __init__(self, body: ResponsesBody, past: _Past) -> None:
+        super().__init__(body)
+        self.body = body
+        self.past = past
+
+    def new_turns(self, tier: str) -> tuple[Turn, ...]:
+        answer = Turn(role="assistant", content=self.text, tier=tier, partial=not self.complete)
+        return (*(item.turn() for item in self.body.items), answer)
+
+
+class Responses(Dialect[ResponsesBody, RememberedResponse]):
+    endpoint = "responses"
+    typed = True
+    sessions = False
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+
+    def decode(self, data: bytes) -> ResponsesBody:
+        return decode(data)
+
+    async def open(self, body: ResponsesBody, tenant: Tenant) -> tuple[Prompt, RememberedResponse]:
+        past = await self._past(body, tenant.name)
+        return body.prompt_after(past.turns), RememberedResponse(body, past)
+
+    async def _past(self, body: ResponsesBody, tenant: str) -> _Past:
+        if body.previous_response_id is not None:
+            return _Past((await self._archive.previous(tenant, body.previous_response_id)).turns)
+        if body.conversation_id is not None:
+            conversation, session = await self._archive.conversation(
+                tenant, body.conversation_id, "conversation"
+            )
+            return _Past(session.turns, (conversation, session))
+        return _Past()
+
+    async def keep(self, request: Request, rendering: RememberedResponse) -> None:
+        """A conversation grows by complete answers; a response that broke off can still be looked at by its id."""
+        if rendering.response is None:
+            return
+        if rendering.response["status"] == "in_progress":  # nobody waited for its end
+            rendering.cut("cancelled")
+        turns = rendering.new_turns(rendering.response["model"])
+        if rendering.past.conversation is not None and rendering.complete:
+            await self._archive.extend(*rendering.past.conversation, turns)
+        if rendering.body.store:
+            rendering.response["store"] = await self._archive.store(
+                StoredResponse(
+                    tenant=request.tenant.name,
+                    id=rendering.response["id"],
+                    response=rendering.response,
+                    items=[item.told() for item in rendering.body.items],
+                    turns=(*rendering.past.turns, *turns),
+                )
+            )
