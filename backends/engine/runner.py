@@ -35,7 +35,7 @@ class ModelRunner:
         self._model = model
         self._device = model.embedding.device
         shape = model.config
-        cache = KVCache(
+        self._cache = KVCache(
             shape.layers,
             config.kv_blocks,
             config.block_size,
@@ -44,15 +44,19 @@ class ModelRunner:
             dtype=model.embedding.dtype,
             device=self._device,
         )
-        positions = min(shape.max_positions, config.kv_blocks * config.block_size)
-        cos, sin = (table.to(self._device) for table in shape.rope.tables(shape.head_dim, positions))
-        self._block_size = config.block_size
-        self._kernels = kernels_for(cache, cos, sin, shape.heads)
+        self._positions = min(shape.max_positions, config.kv_blocks * config.block_size)
+        cos, sin = shape.rope.tables(shape.head_dim, self._positions)
+        self._kernels = kernels_for(self._cache, cos.to(self._device), sin.to(self._device), shape.heads)
 
     def launch(self, batch: Batch) -> Pending:
-        """Queue one forward pass over all rows, and the sampling of those that want a token."""
+        """Queue one forward pass over all rows, and the sampling of those that want a token.
+
+        Raises ValueError for a row beyond its blocks or the model's positions.
+        """
         spans = [Span(row.start, len(row.tokens), row.blocks) for row in batch.rows]
-        layout = Layout(spans, self._block_size, self._device)
+        layout = Layout(spans, self._cache)
+        if layout.positions.max() >= self._positions:
+            raise ValueError(f"position {layout.positions.max()}: there are only {self._positions}")
         wanted = [index for index, row in enumerate(batch.rows) if row.sampling is not None]
         samplings = [row.sampling for row in batch.rows if row.sampling is not None]
         positions = [spans[index].stop for index in wanted]
@@ -77,8 +81,8 @@ class ModelRunner:
     def warm_up(self) -> None:
         """Compile what is compiled on first use. Only before the first real batch: it writes to the cache."""
         sampling = Sampling(max_tokens=1, temperature=1.0, top_p=0.5)
-        for count in (LONG, 1):
-            blocks = list(range(-(-count // self._block_size)))
+        for count in {min(LONG, self._positions), 1}:  # each has kernels of its own
+            blocks = list(range(-(-count // self._cache.block_size)))
             self.collect(self.launch(Batch([Row([0] * count, 0, blocks, sampling)])))
 
 

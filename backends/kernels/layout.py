@@ -41,9 +41,7 @@ class KVCache:
         self.keys = torch.empty(layers, blocks, block_size, kv_heads, head_dim, **kind)
         self.values = torch.empty_like(self.keys)
 
-    @property
-    def block_size(self) -> int:
-        return int(self.keys.shape[2])
+        self.blocks, self.block_size = blocks, block_size
 
     def gather(self, layer: int, table: torch.Tensor, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Copies of one sequence's keys and values up to position `stop`, each [stop, kv_heads, head_dim]."""
@@ -61,14 +59,17 @@ class Layout:
     tables     [spans, most]       the blocks of each span, padded with 0
     """
 
-    def __init__(self, spans: Sequence[Span], block_size: int, device: torch.device) -> None:
-        """Raises ValueError for a span without tokens, or one that reaches beyond its blocks."""
+    def __init__(self, spans: Sequence[Span], cache: KVCache) -> None:
+        """Raises ValueError for a span without tokens, beyond its blocks, or with blocks that `cache` lacks:
+        compiled loops would read and write whatever memory lies there."""
         for span in spans:
-            if span.count < 1 or span.start < 0 or span.stop > len(span.blocks) * block_size:
-                raise ValueError(f"{span}: must hold tokens, all inside blocks of {block_size}")
+            if span.count < 1 or span.start < 0 or span.stop > len(span.blocks) * cache.block_size:
+                raise ValueError(f"{span}: must hold tokens, all inside blocks of {cache.block_size}")
+            if min(span.blocks) < 0 or max(span.blocks) >= cache.blocks:
+                raise ValueError(f"{span}: there are only the blocks 0 to {cache.blocks - 1}")
         self.spans = spans
-        self.block_size = block_size
-        self.device = device
+        self.block_size = cache.block_size
+        self.device = cache.keys.device
         counts = self.counts = np.array([span.count for span in spans])
         self.firsts = np.cumsum(counts) - counts  # [spans]: where each span's tokens begin
         starts = np.array([span.start for span in spans])

@@ -10,7 +10,6 @@ from backends.kernels.cuda import Cuda
 from backends.kernels.layout import KVCache, Layout, Span
 from backends.kernels.reference import Kernels
 
-CPU = torch.device("cpu")
 TOLERANCE = {
     torch.float32: 2e-6,
     torch.bfloat16: 1.6e-2,
@@ -45,8 +44,8 @@ class Case:
             Span(start, count, [next(free) for _ in range(n)])
             for (start, count), n in zip(spans, needed, strict=True)
         ]
-        self.layout = Layout(self.spans, block_size, CPU)
         self.caches = [KVCache(2, sum(needed) + 1, block_size, kv_heads, size, dtype=dtype) for _ in range(2)]
+        self.layout = Layout(self.spans, self.caches[0])
         for side in ("keys", "values"):
             self._fill([getattr(cache, side) for cache in self.caches], noise)
         angles = torch.rand(512, size // 2, generator=noise) * 6
@@ -125,7 +124,7 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
     together = case.run(Cpu, case.caches[0])
     for index, span in enumerate(case.spans):
         tokens = case.layout.tokens(index)
-        layout = Layout([span], 16, CPU)
+        layout = Layout([span], case.caches[1])
         kernels = Cpu(case.caches[1], *case.tables, 9)
         alone = kernels.attention(1, case.qkv[tokens].clone(), layout)
         torch.testing.assert_close(alone, together[tokens], rtol=0, atol=0)

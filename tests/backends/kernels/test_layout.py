@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 
 from backends.kernels.layout import LONG, KVCache, Layout, Span
 
-CPU = torch.device("cpu")
+
+def cache(block_size: int = 16, blocks: int = 200) -> KVCache:
+    return KVCache(1, blocks, block_size, 1, 2, dtype=torch.float32)
 
 
 @st.composite
@@ -27,7 +29,7 @@ def span_lists(draw: st.DrawFn) -> tuple[list[Span], int]:
 @given(span_lists())
 def test_every_token_gets_its_place(case: tuple[list[Span], int]) -> None:
     spans, block_size = case
-    layout = Layout(spans, block_size, CPU)
+    layout = Layout(spans, cache(block_size))
     expected = [
         (row, position, span.blocks[position // block_size], position % block_size)
         for row, span in enumerate(spans)
@@ -42,7 +44,7 @@ def test_every_token_gets_its_place(case: tuple[list[Span], int]) -> None:
 @given(span_lists())
 def test_every_token_is_in_a_long_span_or_short(case: tuple[list[Span], int]) -> None:
     spans, block_size = case
-    layout = Layout(spans, block_size, CPU)
+    layout = Layout(spans, cache(block_size))
     tokens = layout.short_tokens.tolist()
     for index in layout.long_spans:
         assert spans[index].count >= LONG
@@ -53,18 +55,24 @@ def test_every_token_is_in_a_long_span_or_short(case: tuple[list[Span], int]) ->
 @pytest.mark.parametrize("span", [Span(0, 0, [1]), Span(-1, 1, [1]), Span(0, 17, [1]), Span(16, 1, [1])])
 def test_a_span_outside_its_blocks_is_refused(span: Span) -> None:
     with pytest.raises(ValueError, match=f"start={span.start}, count={span.count}"):
-        Layout([Span(0, 1, [0]), span], 16, CPU)
+        Layout([Span(0, 1, [0]), span], cache())
+
+
+@pytest.mark.parametrize("blocks", [[0, 200], [-1, 0]])
+def test_blocks_that_the_cache_lacks_are_refused(blocks: list[int]) -> None:
+    with pytest.raises(ValueError, match="only the blocks 0 to 199"):
+        Layout([Span(0, 1, blocks)], cache())
 
 
 def test_gather_takes_blocks_in_their_order_up_to_the_end() -> None:
-    cache = KVCache(2, 4, 2, 1, 1, dtype=torch.float32)
-    cache.keys[1] = torch.arange(8).view(4, 2, 1, 1)
-    cache.values[1] = -cache.keys[1]
-    keys, values = cache.gather(1, torch.tensor([3, 0], dtype=torch.int32), 3)
+    small = KVCache(2, 4, 2, 1, 1, dtype=torch.float32)
+    small.keys[1] = torch.arange(8).view(4, 2, 1, 1)
+    small.values[1] = -small.keys[1]
+    keys, values = small.gather(1, torch.tensor([3, 0], dtype=torch.int32), 3)
     assert keys.flatten().tolist() == [6, 7, 0]
     assert values.flatten().tolist() == [-6, -7, 0]
 
 
 def test_tables_of_unequal_length_are_padded_with_a_block_that_exists() -> None:
-    layout = Layout([Span(0, 1, [5]), Span(17, 1, [7, 6])], 16, CPU)
+    layout = Layout([Span(0, 1, [5]), Span(17, 1, [7, 6])], cache())
     np.testing.assert_array_equal(layout.tables, [[5, 0], [7, 6]])

@@ -1,6 +1,6 @@
 """Small random models of `transformers`, saved to disk: the oracle, and the checkpoint to load."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,15 @@ import pytest
 import torch
 
 Saved = tuple[Path, Any]
+
+
+@pytest.fixture(scope="package", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small models gain nothing from more, and wait for their threads where the machine has other work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -77,7 +77,7 @@ class Sequence:
         """Logits of all positions, computed in spans of the given lengths."""
         parts, start = [], 0
         for count in chunks:
-            layout = Layout([Span(start, count, self.blocks)], BLOCK, CPU)
+            layout = Layout([Span(start, count, self.blocks)], self.kernels.cache)
             tokens = torch.tensor(ids[start : start + count])
             parts.append(self.decoder.forward(tokens, layout, torch.arange(count), self.kernels))
             start += count
