@@ -12,6 +12,10 @@ import msgspec
 
 MAX_SOCKET_PATH = 107  # sun_path of unix(7), less its final zero
 
+MAX_ANSWERS = 8  # to one prompt
+MAX_TOP = 20  # alternatives told with each token
+MAX_BIASED = 1024  # tokens with a bias
+
 FinishReason = Literal["stop", "length", "abort", "deadline", "error"]
 
 
@@ -22,7 +26,7 @@ class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
 class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How to choose tokens and when to stop. The gateway has checked the ranges and filled in every default."""
 
-    max_tokens: int
+    max_tokens: int  # 0: the prompt is only read
     temperature: float = 1.0  # 0: greedy
     top_p: float = 1.0  # 1: off
     top_k: int = 0  # 0: off
@@ -30,6 +34,22 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     stop: tuple[str, ...] = ()  # matched on the bytes of the vocabulary; never part of the text
     stop_token_ids: tuple[int, ...] = ()  # besides the model's own end tokens
     ignore_eos: bool = False
+    min_p: float = 0.0  # 0: off
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0  # 1: off
+    logit_bias: dict[int, float] = {}  # by token id
+    min_tokens: int = 0  # before which no end token and no stop string ends the answer
+    n: int = 1  # answers to one prompt; the first is that of n = 1, the others' seeds are derived
+    logprobs: int | None = None  # report each token's, and so many of the likeliest ones'; None: none
+    prompt_logprobs: bool = False  # the prompt's too; then nothing of it is taken from the prefix cache
+
+
+class Score(msgspec.Struct, frozen=True, array_like=True):
+    """Natural logarithms of probabilities, by the model alone: before temperature, penalties and the like."""
+
+    logprob: float
+    top: list[tuple[int, float]] = []  # the likeliest tokens with theirs, best first
 
 
 class Submit(Message, frozen=True, kw_only=True):
@@ -63,14 +83,17 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one step added to one generation.
+    """What one step added to one answer of a generation.
 
     `trim` (last output only): how many bytes at the end of the whole text belong to a matched stop string.
     Ids that might be the beginning of a stop string are held back until it is decided.
     """
 
     id: str
+    index: int = 0  # which of the generation's n answers
     ids: list[int] = []
+    scores: list[Score] = []  # of `ids`, where they were asked for
+    prompt: list[Score] = []  # of the prompt from its second token on, in the first output of answer 0
     finish: FinishReason | None = None
     trim: int = 0
     cached: int = 0  # prompt tokens found in the prefix cache; valid from the first output on

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from backends.wire import Refused, Sampling, Submit
+from backends.wire import MAX_ANSWERS, MAX_BIASED, MAX_TOP, Refused, Sampling, Submit
 
 MAX_STOPS = 32_768  # characters of all stop strings of a request: their automaton takes milliseconds to build
 
@@ -15,13 +15,15 @@ class Limits:
 
     vocab_size: int
     context_length: int
+    eos: frozenset[int] = frozenset()
 
 
 def refusal(submit: Submit, limits: Limits) -> Refused | None:
     """Why `submit` cannot run, however long it waits. The message names the field; None when it can."""
-    if len(submit.prompt) + 1 > limits.context_length:
+    answer = min(1, submit.sampling.max_tokens)
+    if len(submit.prompt) + answer > limits.context_length:
         message = (
-            f"prompt: {len(submit.prompt)} tokens and at least one of answer are more than the context of "
+            f"prompt: {len(submit.prompt)} tokens and at least {answer} of answer are more than the context of "
             f"{limits.context_length} tokens"
         )
         return Refused(id=submit.id, code="context_length_exceeded", message=message)
@@ -41,8 +43,8 @@ def _faults(submit: Submit, limits: Limits) -> Iterator[str]:
 
 
 def _sampling_faults(sampling: Sampling, limits: Limits) -> Iterator[str]:
-    if sampling.max_tokens < 1:
-        yield f"sampling.max_tokens: {sampling.max_tokens} is less than 1"
+    if sampling.max_tokens < 0:
+        yield f"sampling.max_tokens: {sampling.max_tokens} is negative"
     if not (sampling.temperature >= 0 and math.isfinite(sampling.temperature)):
         yield f"sampling.temperature: {sampling.temperature} is not a finite number from 0 on"
     if not 0 < sampling.top_p <= 1:
@@ -51,7 +53,35 @@ def _sampling_faults(sampling: Sampling, limits: Limits) -> Iterator[str]:
         yield f"sampling.top_k: {sampling.top_k} is negative"
     if not 0 <= sampling.seed < 2**64:
         yield f"sampling.seed: {sampling.seed} is not an unsigned number of 64 bits"
+    if not 0 <= sampling.min_p <= 1:
+        yield f"sampling.min_p: {sampling.min_p} is not from 0 to 1"
+    if not 1 <= sampling.n <= MAX_ANSWERS:
+        yield f"sampling.n: {sampling.n} is not from 1 to {MAX_ANSWERS}"
+    if not 0 <= (sampling.logprobs or 0) <= MAX_TOP:
+        yield f"sampling.logprobs: {sampling.logprobs} is not from 0 to {MAX_TOP}"
+    if sampling.prompt_logprobs and sampling.logprobs is None:
+        yield "sampling.prompt_logprobs: it needs logprobs"
     yield from _stop_faults(sampling, limits)
+    yield from _penalty_faults(sampling)
+    yield from _bias_faults(sampling, limits)
+
+
+def _penalty_faults(sampling: Sampling) -> Iterator[str]:
+    for name in ("presence_penalty", "frequency_penalty"):
+        if not math.isfinite(getattr(sampling, name)):
+            yield f"sampling.{name}: {getattr(sampling, name)} is not a finite number"
+    if not (sampling.repetition_penalty > 0 and math.isfinite(sampling.repetition_penalty)):
+        yield f"sampling.repetition_penalty: {sampling.repetition_penalty} is not a finite number above 0"
+
+
+def _bias_faults(sampling: Sampling, limits: Limits) -> Iterator[str]:
+    if len(sampling.logit_bias) > MAX_BIASED:
+        yield f"sampling.logit_bias: {len(sampling.logit_bias)} tokens are more than {MAX_BIASED}"
+    for id, bias in sampling.logit_bias.items():
+        if not 0 <= id < limits.vocab_size:
+            yield f"sampling.logit_bias: {id} is outside the vocabulary of {limits.vocab_size}"
+        if not math.isfinite(bias):
+            yield f"sampling.logit_bias: {bias} is not a finite number"
 
 
 def _stop_faults(sampling: Sampling, limits: Limits) -> Iterator[str]:
@@ -64,3 +94,8 @@ def _stop_faults(sampling: Sampling, limits: Limits) -> Iterator[str]:
     for id in sampling.stop_token_ids:
         if not 0 <= id < limits.vocab_size:
             yield f"sampling.stop_token_ids: {id} is outside the vocabulary of {limits.vocab_size}"
+    if not 0 <= sampling.min_tokens <= sampling.max_tokens:
+        yield f"sampling.min_tokens: {sampling.min_tokens} is not from 0 to max_tokens, {sampling.max_tokens}"
+    ends = limits.eos.union(sampling.stop_token_ids)
+    if sampling.min_tokens and len(ends) >= limits.vocab_size:
+        yield "sampling.min_tokens: every token would end the answer"

@@ -3,10 +3,26 @@
 A row is a decode step (one token), a chunk of a prompt, or a whole prompt; nobody needs to know which.
 """
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from backends.wire import Sampling
+from backends.wire import Sampling, Score
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the penalties of a sequence look at: the prompt's distinct tokens, and how often it has said which."""
+
+    prompt: frozenset[int]
+    output: Counter[int] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, prompt: Iterable[int], sampling: Sampling) -> "Seen | None":
+        """None where no penalty is asked for."""
+        added = sampling.presence_penalty, sampling.frequency_penalty
+        return cls(frozenset(prompt)) if any(added) or sampling.repetition_penalty != 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +33,19 @@ class Row:
     Position p lives in block `blocks[p // block_size]` at offset `p % block_size`; the blocks reach as far as the
     tokens do. `sampling` is None where no next token is wanted (a chunk that does not end its prompt); the
     sampled token would get position `start + len(tokens)`, and that position is what its noise is drawn from.
+
+    `seen` is None without penalties; `banned` are tokens that must not be sampled. Where scores are asked for, those
+    of the sampled token and of `targets`: the tokens of the prompt that follow the first `len(targets)` ones here.
     """
 
     tokens: list[int]
     start: int
     blocks: list[int]
     sampling: Sampling | None
+    seen: Seen | None = None
+    banned: frozenset[int] = frozenset()
+    targets: list[int] = field(default_factory=list)
+    top: int | None = None  # how many of the likeliest tokens come with each score; None: no scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +53,11 @@ class Batch:
     """The rows of one step, never empty. No two rows write the same block."""
 
     rows: list[Row]
+
+    @property
+    def scored(self) -> bool:
+        """Whether any row asks for scores."""
+        return any(row.top is not None for row in self.rows)
 
 
 class Runner(Protocol):
@@ -39,4 +67,11 @@ class Runner(Protocol):
 
     def collect(self, pending: Any) -> list[int | None]:
         """The sampled id of each row, None for rows without sampling."""
+        ...
+
+    def scores(self, pending: Any) -> list[list[Score]]:
+        """For each row those of its targets, then that of its sampled token, as far as it has and asks for them.
+
+        Only after `collect`, and only where a row asks.
+        """
         ...

@@ -50,8 +50,8 @@ class BlockCache:
         return max(0, self.span(tokens) - len(sequence.blocks))
 
     def match(self, sequence: Sequence) -> Match:
-        """What the tree has of its tokens, without the last one: that has to be run, to sample what follows."""
-        return self._tree.match(sequence.salt, sequence.ids[:-1])
+        """What the tree has of its tokens that need not be run."""
+        return self._tree.match(sequence.salt, sequence.reusable)
 
     def cost(self, sequence: Sequence, match: Match) -> int:
         """By how much `available` falls until all tokens of a waiting sequence are computed, starting from `match`."""

@@ -14,14 +14,19 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from backends.engine.admission import Limits, refusal
-from backends.engine.batch import Batch, Runner
+from backends.engine.batch import Batch, Runner, Seen
 from backends.engine.cache import BlockCache
 from backends.engine.scheduler import Scheduled, Scheduler
 from backends.engine.sequence import Sequence
 from backends.engine.stops import StopMatcher
-from backends.wire import EngineConfig, FinishReason, Load, Output, Refused, Submit
+from backends.wire import EngineConfig, FinishReason, Load, Output, Refused, Sampling, Score, Submit
 
+SEED_STEP = (
+    0xD1B54A32D192ED03  # odd, so that no two answers share a seed; far from the steps in `kernels.noise`
+)
 COUNTERS = ("prompt_tokens", "cached_tokens", "generation_tokens", "steps", "step_tokens", "step_rows")
 Told = list[tuple[bytes, Output]]  # what to tell which sender
 
@@ -54,8 +59,10 @@ class Engine:
         self._max_waiting = config.max_waiting
         self._cache = BlockCache(config.kv_blocks, config.block_size)
         self._scheduler = Scheduler(self._cache, config.token_budget, config.max_sequences)
-        self._limits = Limits(vocab_size, _context_length(config, max_model_len))
-        self._live: dict[tuple[bytes, str], Sequence] = {}
+        self._limits = Limits(vocab_size, _context_length(config, max_model_len), eos)
+        self._live: dict[
+            tuple[bytes, str], list[Sequence]
+        ] = {}  # the answers to one prompt that have not ended
         self._numbers = itertools.count()
         self._counts: Counter[str] = Counter()  # see COUNTERS
         self._finished: Counter[str] = Counter()
@@ -79,14 +86,14 @@ class Engine:
             message = f"{self._max_waiting} requests are waiting already"
             refused = Refused(id=submit.id, code="overloaded", message=message)
         if refused is None:
-            sequence = self._sequence(sender, submit)
-            self._live[sender, submit.id] = sequence
-            self._scheduler.add(sequence)
+            answers = [self._sequence(sender, submit, index) for index in range(submit.sampling.n)]
+            first, *first.followers = self._live[sender, submit.id] = answers
+            self._scheduler.add(first)
         return refused
 
-    def _sequence(self, sender: bytes, submit: Submit) -> Sequence:
+    def _sequence(self, sender: bytes, submit: Submit, index: int) -> Sequence:
         now = self._clock()
-        sampling = submit.sampling
+        sampling = answer_sampling(submit.sampling, index)
         return Sequence(
             sender=sender,
             id=submit.id,
@@ -101,12 +108,13 @@ class Engine:
             priority=submit.priority,
             deadline=None if submit.timeout is None else now + submit.timeout,
             stops=StopMatcher(stop.encode() for stop in sampling.stop) if sampling.stop else None,
+            seen=Seen.of(submit.prompt, sampling),
+            index=index,
         )
 
     def abort(self, sender: bytes, id: str) -> None:
         """Drop a generation, wherever it is; what it has computed stays cached. Unknown ids are ignored."""
-        sequence = self._live.get((sender, id))
-        if sequence is not None:
+        for sequence in list(self._live.get((sender, id), ())):
             self._remove(sequence, "abort", keep=True)
 
     def abort_sender(self, sender: bytes) -> None:
@@ -123,7 +131,10 @@ class Engine:
         self._note(scheduled)
         batch = Batch([sequence.row(count) for sequence, count in scheduled])
         try:
-            sampled = self._collect(batch, self._runner.launch(batch))
+            pending = self._runner.launch(batch)
+            sampled = self._collect(batch, pending)
+            if batch.scored:
+                self._take_scores(scheduled, sampled, self._runner.scores(pending))
         except Exception as error:
             _log.exception("a step of %d rows failed", len(scheduled))
             return told + self._fail(scheduled, error)
@@ -132,7 +143,8 @@ class Engine:
     def _expire(self) -> Told:
         """End what is past its deadline, waiting or running; its last output has what was held back."""
         now = self._clock()
-        late = [each for each in self._live.values() if each.deadline is not None and now >= each.deadline]
+        live = itertools.chain.from_iterable(self._live.values())
+        late = [each for each in live if each.deadline is not None and now >= each.deadline]
         return [self._end(sequence, "deadline", now) for sequence in late]
 
     def _note(self, scheduled: list[Scheduled]) -> None:
@@ -141,8 +153,9 @@ class Engine:
         for sequence, _ in scheduled:
             if sequence.scheduled is None:
                 sequence.scheduled = now
-                self._counts["prompt_tokens"] += sequence.prompt_length
-                self._counts["cached_tokens"] += sequence.cached
+                if not sequence.index:  # a prompt counts once
+                    self._counts["prompt_tokens"] += sequence.prompt_length
+                    self._counts["cached_tokens"] += sequence.cached
         self._counts["steps"] += 1
         self._counts["step_tokens"] += sum(count for _, count in scheduled)
         self._counts["step_rows"] += len(scheduled)
@@ -157,6 +170,13 @@ class Engine:
                 raise ValueError(f"the runner sampled {token}, outside the vocabulary")
         return sampled
 
+    def _take_scores(
+        self, scheduled: list[Scheduled], sampled: list[int | None], scores: list[list[Score]]
+    ) -> None:
+        """Raises ValueError where there are not as many as rows."""
+        for (sequence, _), token, row in zip(scheduled, sampled, scores, strict=True):
+            sequence.accept_scores(row, sampled=token is not None)
+
     def _fail(self, scheduled: list[Scheduled], error: Exception) -> Told:
         """End all that were in a failed step. What it wrote is unknown, so their own blocks are not cached."""
         now = self._clock()
@@ -170,9 +190,19 @@ class Engine:
             sequence.computed += count
             if sequence.computed <= sequence.prompt_length:
                 self._cache.store(sequence)  # at once, for whoever else begins like this
+            if not sequence.unscored and sequence.computed >= sequence.prompt_length:
+                self._follow(sequence)
             if token is not None:
                 told += self._accept(sequence, token, now)
+            elif not sequence.remaining:  # no answer was wanted
+                told.append(self._end(sequence, "length", now))
         return told
+
+    def _follow(self, sequence: Sequence) -> None:
+        """Start the other answers to its prompt, which they find in the cache now."""
+        for follower in sequence.followers:
+            self._scheduler.add(follower)
+        sequence.followers = []
 
     def _accept(self, sequence: Sequence, token: int, now: float) -> Told:
         self._counts["generation_tokens"] += 1
@@ -181,16 +211,30 @@ class Engine:
         finish = sequence.accept(token, self._vocabulary[token])
         if finish is not None:
             return [self._end(sequence, finish, now)]
-        ids = sequence.tell(self._vocabulary)
-        return [(sequence.sender, Output(id=sequence.id, ids=ids, cached=sequence.cached))] if ids else []
+        ids, prompt = sequence.tell(self._vocabulary), sequence.tell_prompt()
+        if not ids and not prompt:
+            return []
+        output = Output(
+            id=sequence.id,
+            index=sequence.index,
+            ids=ids,
+            scores=sequence.tell_scores(len(ids)),
+            prompt=prompt,
+            cached=sequence.cached,
+        )
+        return [(sequence.sender, output)]
 
     def _end(
         self, sequence: Sequence, finish: FinishReason, now: float, error: str | None = None
     ) -> tuple[bytes, Output]:
         self._remove(sequence, finish, keep=error is None)
+        ids = sequence.tell_all()
         output = Output(
             id=sequence.id,
-            ids=sequence.tell_all(),
+            index=sequence.index,
+            ids=ids,
+            scores=sequence.tell_scores(len(ids)),
+            prompt=sequence.tell_prompt(),
             finish=finish,
             trim=sequence.trim,
             cached=sequence.cached,
@@ -200,7 +244,11 @@ class Engine:
         return sequence.sender, output
 
     def _remove(self, sequence: Sequence, finish: FinishReason, *, keep: bool) -> None:
-        del self._live[sequence.sender, sequence.id]
+        key = sequence.sender, sequence.id
+        self._live[key].remove(sequence)
+        if not self._live[key]:
+            del self._live[key]
+        self._follow(sequence)
         self._scheduler.remove(sequence, keep=keep)
         self._finished[finish] += 1
 
@@ -233,9 +281,21 @@ class Engine:
         """Recompute every invariant from scratch. Raises AssertionError where one does not hold."""
         self._scheduler.check()
         queued = self._scheduler.running + self._scheduler.waiting
-        assert {id(sequence) for sequence in queued} == {id(sequence) for sequence in self._live.values()}
-        for sequence in queued:
-            assert len(sequence.ids) < sequence.max_length <= self.context_length
+        following = [follower for sequence in queued for follower in sequence.followers]
+        live = list(itertools.chain.from_iterable(self._live.values()))
+        assert len(live) == len(queued) + len(following)
+        assert {id(sequence) for sequence in queued + following} == {id(sequence) for sequence in live}
+        for sequence in live:
+            sequence.check()
+            assert sequence.max_length <= self.context_length
+
+
+def answer_sampling(sampling: Sampling, index: int) -> Sampling:
+    """How one of several answers to a prompt is sampled: each with a seed of its own, the first with the given one."""
+    if not index:
+        return sampling
+    seed = (sampling.seed + index * SEED_STEP) % 2**64
+    return msgspec.structs.replace(sampling, seed=seed, prompt_logprobs=False)
 
 
 def _context_length(config: EngineConfig, max_model_len: int) -> int:

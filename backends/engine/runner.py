@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from backends.engine.adjustments import adjust
 from backends.engine.batch import Batch, Row
 from backends.engine.sampler import sample
+from backends.engine.scores import Measured, Scoring
 from backends.kernels.layout import LONG, KVCache, Layout, Span
 from backends.kernels.select import kernels_for
 from backends.layers.linear import cpu_has_bfloat16
@@ -16,16 +19,18 @@ from backends.models.checkpoint import open_checkpoint
 from backends.models.decoder import Decoder
 from backends.models.loader import load_decoder
 from backends.models.registry import decoder_config
-from backends.wire import EngineConfig, Sampling
+from backends.wire import EngineConfig, Sampling, Score
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A step under way: the sampled ids, and the rows of the batch that they are for."""
+    """A step under way: the sampled ids, the rows of the batch that they are for, and scores where a row asks."""
 
     ids: torch.Tensor
     wanted: list[int]
     rows: int
+    scoring: Scoring | None
+    measured: Measured | None
 
 
 class ModelRunner:
@@ -58,14 +63,19 @@ class ModelRunner:
         if layout.positions.max() >= self._positions:
             raise ValueError(f"position {layout.positions.max()}: there are only {self._positions}")
         wanted = [index for index, row in enumerate(batch.rows) if row.sampling is not None]
-        samplings = [row.sampling for row in batch.rows if row.sampling is not None]
-        positions = [spans[index].stop for index in wanted]
+        rows = [batch.rows[index] for index in wanted]
+        reads = (layout.firsts + layout.counts - 1)[wanted]
+        scoring = Scoring(batch, layout) if batch.scored else None
+        if scoring is not None:
+            reads = np.concatenate([reads, scoring.reads])
         with torch.inference_mode():
             ids = torch.tensor([token for row in batch.rows for token in row.tokens], device=self._device)
-            last = layout.tensor((layout.firsts + layout.counts - 1)[wanted])
-            logits = self._model.forward(ids, layout, last, self._kernels)
-            sampled = sample(logits, samplings, positions, self._kernels)
-        return Pending(sampled, wanted, len(batch.rows))
+            logits = self._model.forward(ids, layout, layout.tensor(reads), self._kernels)
+            own = adjust(logits[: len(rows)], rows)
+            samplings = [row.sampling for row in rows if row.sampling is not None]
+            sampled = sample(own, samplings, [spans[index].stop for index in wanted], self._kernels)
+            measured = None if scoring is None else scoring.measure(logits, sampled)
+        return Pending(sampled, wanted, len(batch.rows), scoring, measured)
 
     def collect(self, pending: Pending) -> list[int | None]:
         """Wait for a step. The sampled id of each row, None for rows without sampling."""
@@ -73,6 +83,12 @@ class ModelRunner:
         for index, token in zip(pending.wanted, pending.ids.tolist(), strict=True):
             tokens[index] = token
         return tokens
+
+    def scores(self, pending: Pending) -> list[list[Score]]:
+        """As `batch.Runner`."""
+        if pending.scoring is None or pending.measured is None:
+            return [[] for _ in range(pending.rows)]
+        return pending.scoring.by_row(pending.measured)
 
     def set_threads(self, threads: int) -> None:
         """How many CPU threads the next steps use; the kernels of `backends.kernels.cpu` follow torch."""

@@ -1,8 +1,9 @@
-"""From logits to tokens: greedy, or a draw after temperature, top-k and top-p, in this order and in float32.
+"""From logits to tokens: greedy, or a draw after temperature, top-k, top-p and min-p, in this order and in float32.
 
 Rows know nothing of one another: a row's token depends on its logits, its Sampling and its position only.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -37,7 +38,7 @@ def sample(
 
 def truncate(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
     """Scores [rows, vocabulary] whose softmax is the law to draw from: 0 for the likeliest token, -inf for those
-    that top-k or top-p leave out. Tokens equal to the last one kept are kept too, so that ids break no ties."""
+    that top-k, top-p or min-p leave out. Tokens equal to the last one kept are kept too, so that ids break no ties."""
     temperatures = logits.new_tensor([sampling.temperature for sampling in samplings])
     scores = (logits - logits.amax(-1, keepdim=True)) / temperatures[:, None]
     for row, sampling in enumerate(samplings):
@@ -45,6 +46,8 @@ def truncate(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tenso
             _drop_below(scores[row], scores[row].topk(sampling.top_k).values[-1])
         if sampling.top_p < 1:
             _drop_below(scores[row], _nucleus_edge(scores[row], sampling.top_p))
+        if sampling.min_p > 0:
+            _drop_below(scores[row], scores.new_tensor(math.log(sampling.min_p)))
     return scores
 
 

@@ -84,7 +84,7 @@ class Scheduler:
             if self._cache.cost(sequence, match) + reserved > self._cache.available:
                 return
             self._start(self.waiting.pop(0), match)
-            count = min(sequence.remaining, budget)
+            count = min(sequence.runnable, budget)
             self._cache.extend(sequence, sequence.computed + count)
             scheduled.append((sequence, count))
             budget -= count
@@ -102,6 +102,7 @@ class Scheduler:
         """Blocks that a running sequence should find later: for the rest of its prompt, and for one block of answer."""
         # The last token of an answer is never run, so nothing is kept for it.
         length = min(len(sequence.ids) + self._cache.block_size, sequence.max_length - 1)
+        length = max(length, len(sequence.ids))  # of a prompt without an answer all are run
         return self._cache.missing(sequence, length)
 
     def check(self) -> None:
@@ -119,7 +120,7 @@ def share(running: Iterable[Sequence], budget: int) -> list[Scheduled]:
     """Divide a budget of tokens among running sequences, given in the order of rank: who decodes goes first."""
     scheduled = []
     for sequence in sorted(running, key=_in_prompt):
-        count = min(sequence.remaining, budget)
+        count = min(sequence.runnable, budget)
         if count:
             scheduled.append((sequence, count))
             budget -= count

@@ -1,11 +1,14 @@
 """One prompt and its growing answer, inside the engine."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
-from backends.engine.batch import Row
+from backends.engine.batch import Row, Seen
 from backends.engine.stops import StopMatcher
-from backends.wire import FinishReason, Sampling, Timings
+from backends.wire import FinishReason, Sampling, Score, Timings
 from prefixcache.tree import RadixNode
+
+SCORED_CHUNK = 128  # tokens of a scored prompt in one step: each takes a whole row of logits
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -29,6 +32,11 @@ class Sequence:
     priority: int = 0
     deadline: float | None = None
     stops: StopMatcher | None = None
+    seen: Seen | None = None  # where there are penalties
+    index: int = 0  # among the answers to its prompt
+    followers: "list[Sequence]" = field(
+        default_factory=list
+    )  # its other answers, until the prompt is computed
 
     computed: int = 0
     blocks: list[int] = field(default_factory=list)
@@ -40,6 +48,9 @@ class Sequence:
     first_token: float | None = None
     held: list[int] = field(default_factory=list)  # sampled, not yet told: may begin a stop string
     trim: int = 0  # bytes at the end of the answer that are of a matched stop
+    scores: list[Score] = field(default_factory=list)  # of `held`, where they are asked for
+    prompt_scores: list[Score] = field(default_factory=list)  # of the prompt's second token, third, …
+    prompt_told: bool = False
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -48,14 +59,51 @@ class Sequence:
 
     @property
     def remaining(self) -> int:
-        """Tokens to be run until the next one can be sampled; 1 while decoding, never 0."""
+        """Tokens to be run until the next one can be sampled; 1 while decoding, 0 only when all is done."""
         return len(self.ids) - self.computed
 
+    @property
+    def runnable(self) -> int:
+        """How many of the remaining tokens one step may run at most."""
+        return min(self.remaining, SCORED_CHUNK) if self.unscored else self.remaining
+
+    @property
+    def unscored(self) -> bool:
+        """Whether scores of the prompt are wanted and not complete."""
+        return self.sampling.prompt_logprobs and len(self.prompt_scores) < self.prompt_length - 1
+
+    @property
+    def reusable(self) -> list[int]:
+        """The tokens whose keys and values may come from the cache. What is scored, or sampled from, has to be run."""
+        return [] if self.unscored else self.ids[:-1]
+
     def row(self, count: int) -> Row:
-        """The next `count` tokens, with a sample wanted if they are all there are."""
-        end = self.computed + count
-        sampling = self.sampling if end == len(self.ids) else None
-        return Row(self.ids[self.computed : end], self.computed, list(self.blocks), sampling)
+        """The next `count` tokens, with a sample wanted if they are all there are and the answer may have one."""
+        start, end = self.computed, self.computed + count
+        sampled = end == len(self.ids) < self.max_length
+        targets = self.ids[start + 1 : min(end + 1, self.prompt_length)] if self.unscored else []
+        return Row(
+            self.ids[start:end],
+            start,
+            list(self.blocks),
+            self.sampling if sampled else None,
+            seen=self.seen,
+            banned=self.ends if sampled and self._generated < self.sampling.min_tokens else frozenset(),
+            targets=targets,
+            top=self.sampling.logprobs if sampled or targets else None,
+        )
+
+    @property
+    def _generated(self) -> int:
+        return len(self.ids) - self.prompt_length
+
+    def accept_scores(self, scores: list[Score], *, sampled: bool) -> None:
+        """Take in what a row's run has brought: scores of the prompt, from the first token of the row on, and that of
+        a `sampled` token. A row that ran before, ahead of a preemption, brings the same again."""
+        if sampled and self.sampling.logprobs is not None:
+            self.scores.append(scores[-1])
+            scores = scores[:-1]
+        self.prompt_scores[self.computed : self.computed + len(scores)] = scores
 
     def accept(self, token: int, text: bytes) -> FinishReason | None:
         """Append a sampled token, whose bytes are `text`. Returns why the answer is complete now, None if it is not.
@@ -65,14 +113,22 @@ class Sequence:
         """
         self.ids.append(token)
         self.held.append(token)
+        if self.seen is not None:
+            self.seen.output[token] += 1
         if token in self.ends:
             self.trim = len(text)
             return "stop"
-        trim = None if self.stops is None else self.stops.push(text)
+        trim = self._stop(text)
         if trim is not None:
             self.trim = trim
             return "stop"
         return "length" if len(self.ids) >= self.max_length else None
+
+    def _stop(self, text: bytes) -> int | None:
+        """See StopMatcher.push. Stop strings are not looked for in what comes before `min_tokens`."""
+        if self.stops is None or self._generated < self.sampling.min_tokens:
+            return None
+        return self.stops.push(text)
 
     def tell(self, vocabulary: list[bytes]) -> list[int]:
         """The ids not told yet that cannot be part of a stop string any more."""
@@ -88,6 +144,26 @@ class Sequence:
         """The ids not told yet, at the end of the answer."""
         told, self.held = self.held, []
         return told
+
+    def tell_scores(self, count: int) -> list[Score]:
+        """Those of the last `count` ids told."""
+        told, self.scores = self.scores[:count], self.scores[count:]
+        return told
+
+    def tell_prompt(self) -> list[Score]:
+        """The prompt's, once, when they are complete."""
+        if self.prompt_told or self.unscored:
+            return []
+        self.prompt_told = True
+        return self.prompt_scores
+
+    def check(self) -> None:
+        """Raises AssertionError where an invariant does not hold."""
+        assert self.prompt_length <= len(self.ids) <= self.max_length
+        assert len(self.ids) < self.max_length or self.prompt_length == self.max_length, "it is complete"
+        assert len(self.scores) == (0 if self.sampling.logprobs is None else len(self.held))
+        assert len(self.prompt_scores) in (0, self.prompt_length - 1) or self.unscored
+        assert self.seen is None or self.seen.output == Counter(self.ids[self.prompt_length :])
 
     def timings(self, finished: float) -> Timings:
         return Timings(

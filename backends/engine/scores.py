@@ -1,0 +1,84 @@
+"""How likely the model itself held tokens: the log-softmax of its logits, before anything is done to them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from backends.engine.batch import Batch
+from backends.kernels.layout import Ints, Layout
+from backends.wire import Score
+
+PIECE = 32  # rows in float32 at a time; a row of a large vocabulary takes a megabyte with its temporaries
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Still on the device, N tokens: `chosen` [N]; `values` and `ids` [N, K] of the likeliest tokens, best first."""
+
+    chosen: torch.Tensor
+    values: torch.Tensor
+    ids: torch.Tensor
+
+    def scores(self, tops: list[int]) -> list[Score]:
+        """`tops`: with how many alternatives each is told, at most K."""
+        columns = zip(self.chosen.tolist(), self.values.tolist(), self.ids.tolist(), tops, strict=True)
+        return [
+            Score(chosen, list(zip(ids[:top], values[:top], strict=True)))
+            for chosen, values, ids, top in columns
+        ]
+
+
+class Scoring:
+    """Which tokens of a batch are scored: all targets, and the sampled ones of rows that ask.
+
+    The batch's logits are taken to be those of the rows that sample, in order, followed by those of `reads`.
+    """
+
+    def __init__(self, batch: Batch, layout: Layout) -> None:
+        sampling = [index for index, row in enumerate(batch.rows) if row.sampling is not None]
+        asking = [place for place, index in enumerate(sampling) if batch.rows[index].top is not None]
+        targets = [
+            (index, place) for index, row in enumerate(batch.rows) for place in range(len(row.targets))
+        ]
+        self._batch = batch
+        self._owners = [index for index, _ in targets] + [sampling[place] for place in asking]
+        self._asking = layout.tensor(np.array(asking, np.int64))
+        self._targets = [token for row in batch.rows for token in row.targets]
+        self._at = layout.tensor(
+            np.array([*range(len(sampling), len(sampling) + len(targets)), *asking], np.int64)
+        )
+        self.reads: Ints = np.array([layout.firsts[index] + place for index, place in targets], np.int64)
+
+    def measure(self, logits: torch.Tensor, sampled: torch.Tensor) -> Measured:
+        """`sampled`: the ids of the rows that sample."""
+        targets = torch.tensor(self._targets, dtype=torch.int64, device=sampled.device)
+        top = max(row.top or 0 for row in self._batch.rows)
+        return measure(logits, self._at, torch.cat([targets, sampled[self._asking]]), top)
+
+    def by_row(self, measured: Measured) -> list[list[Score]]:
+        """As `batch.Runner.scores`."""
+        rows: list[list[Score]] = [[] for _ in self._batch.rows]
+        tops = [self._batch.rows[owner].top or 0 for owner in self._owners]
+        for owner, score in zip(self._owners, measured.scores(tops), strict=True):
+            rows[owner].append(score)
+        return rows
+
+
+def measure(logits: torch.Tensor, at: torch.Tensor, tokens: torch.Tensor, top: int) -> Measured:
+    """Of `tokens` int64 [N], the rows `at` int64 [N] of `logits` [rows, vocabulary]; with the `top` likeliest ones."""
+    top = min(top, logits.shape[1])
+    pieces = [
+        _measure(logits.index_select(0, rows).float(), ids, top)
+        for rows, ids in zip(at.split(PIECE), tokens.split(PIECE), strict=True)
+    ]
+    chosen, values, ids = (torch.cat(column) for column in zip(*pieces, strict=True))
+    return Measured(chosen, values, ids)
+
+
+def _measure(
+    logits: torch.Tensor, tokens: torch.Tensor, top: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    total = logits.logsumexp(-1, keepdim=True)
+    values, ids = logits.topk(top)
+    return (logits.gather(1, tokens[:, None]) - total)[:, 0], values - total, ids

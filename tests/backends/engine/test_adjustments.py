@@ -1,0 +1,85 @@
+"""What shifts logits, against the formulas written out one token at a time."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+
+from backends.engine.adjustments import adjust
+from backends.engine.batch import Row, Seen
+from backends.wire import Sampling
+
+PROMPT = frozenset({0, 1, 2})
+OUTPUT = Counter({2: 1, 3: 4, 4: 1})
+LOGITS = torch.tensor([[1.5, -0.5, 2.0, 0.75, -1.0, 0.0, 3.0]])
+
+
+def row(seen: Seen | None = None, banned: frozenset[int] = frozenset(), **options: Any) -> Row:
+    return Row([0], 0, [0], Sampling(max_tokens=1, **options), seen=seen, banned=banned)
+
+
+def by_hand(logits: list[float], options: dict[str, Any]) -> list[float]:
+    adjusted = []
+    for token, logit in enumerate(logits):
+        logit += options.get("logit_bias", {}).get(token, 0.0)
+        repetition = options.get("repetition_penalty", 1.0)
+        if token in PROMPT or token in OUTPUT:
+            logit = logit / repetition if logit > 0 else logit * repetition
+        logit -= options.get("presence_penalty", 0.0) * (token in OUTPUT)
+        adjusted.append(logit - options.get("frequency_penalty", 0.0) * OUTPUT[token])
+    return adjusted
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"presence_penalty": 0.5},
+        {"frequency_penalty": -0.25},
+        {"repetition_penalty": 1.5},
+        {"repetition_penalty": 0.5},
+        {"logit_bias": {6: -100.0, 0: 2.0}},
+        {
+            "presence_penalty": -1.0,
+            "frequency_penalty": 0.5,
+            "repetition_penalty": 1.25,
+            "logit_bias": {1: 2.0, 3: 1.0},
+        },
+    ],
+)
+def test_each_alone_and_all_together(options: dict[str, Any]) -> None:
+    adjusted = adjust(LOGITS, [row(Seen(PROMPT, OUTPUT), **options)])
+    torch.testing.assert_close(adjusted[0], torch.tensor(by_hand(LOGITS[0].tolist(), options)))
+
+
+def test_penalties_before_anything_is_said() -> None:
+    adjusted = adjust(LOGITS, [row(Seen(frozenset()), presence_penalty=1.0, repetition_penalty=2.0)])
+    assert torch.equal(adjusted, LOGITS)
+
+
+def test_banned_tokens_stay_banned_whatever_else_is_asked() -> None:
+    options = {"logit_bias": {2: 100.0}, "repetition_penalty": 0.5, "frequency_penalty": -2.0}
+    adjusted = adjust(LOGITS, [row(Seen(PROMPT, OUTPUT), frozenset({2, 5}), **options)])
+    assert adjusted[0].isinf().nonzero().flatten().tolist() == [2, 5]
+    assert not adjusted.isnan().any()
+
+
+def test_a_row_changes_for_itself_and_the_raw_logits_stay() -> None:
+    logits = LOGITS.repeat(3, 1)
+    adjusted = adjust(logits, [row(), row(logit_bias={0: 1.0}), row()])
+    assert torch.equal(logits, LOGITS.repeat(3, 1))
+    assert torch.equal(adjusted[::2], logits[::2])
+    assert adjusted[1, 0] == logits[1, 0] + 1
+
+
+def test_where_nobody_asks_nothing_is_touched() -> None:
+    logits = LOGITS.to(torch.bfloat16)
+    assert adjust(logits, [row(temperature=0.5, min_p=0.1)]) is logits
+
+
+@pytest.mark.parametrize(
+    "options", [{"presence_penalty": 0.1}, {"frequency_penalty": -0.1}, {"repetition_penalty": 1.1}]
+)
+def test_only_penalties_keep_count(options: dict[str, float]) -> None:
+    assert Seen.of([3, 3, 1], Sampling(max_tokens=1)) is None
+    assert Seen.of([3, 3, 1], Sampling(max_tokens=1, **options)) == Seen(frozenset({1, 3}))  # type: ignore[arg-type]
