@@ -65,17 +65,11 @@ class Archive:
         self._sessions = sessions
         self._metrics = metrics
 
-    async def response(self, tenant: str, response_id: str) -> StoredResponse:
+    async def response(self, tenant: str, response_id: str, param: str | None = None) -> StoredResponse:
+        """`param`: the field that names it, where one does."""
         found = await self._find(StoredResponse, tenant, response_id)
         if found is None:
-            raise not_found("response", response_id)
-        return found
-
-    async def previous(self, tenant: str, response_id: str) -> StoredResponse:
-        """The response that another one goes on from."""
-        found = await self._find(StoredResponse, tenant, response_id)
-        if found is None:
-            raise not_found("response", response_id, "previous_response_id")
+            raise not_found("response", response_id, param)
         return found
 
     async def store(self, response: StoredResponse) -> bool:
@@ -111,7 +105,7 @@ class Archive:
     async def conversation(
         self, tenant: str, conversation_id: str, param: str | None = None
     ) -> tuple[Conversation, Session]:
-        """`param`: the field that names it, where one does."""
+        """`param`: as for a response."""
         missing = not_found("conversation", conversation_id, param)
         if CONVERSATION_ID.fullmatch(conversation_id) is None:
             raise missing
@@ -131,8 +125,10 @@ class Archive:
             await self._documents.put(
                 conversation.tenant, conversation.id, msgspec.msgpack.encode(conversation)
             )
-        except (SessionConflict, SessionStoreUnavailable) as error:
-            self._metrics.state_backend("sessions", up=isinstance(error, SessionConflict))
+        except SessionConflict as error:
+            logger.error("conversation %s: turns are not stored: %s", conversation.id, error)
+        except SessionStoreUnavailable as error:
+            self._metrics.state_backend("sessions", up=False)
             logger.error("conversation %s: turns are not stored: %s", conversation.id, error)
         except SessionNotFound:
             logger.info("conversation %s was deleted while a response ran", conversation.id)

@@ -28,9 +28,6 @@ class ChoiceRendering(Rendering):
         """What a stream begins with."""
 
     @abstractmethod
-    def piece(self, text: str) -> Sequence[Chunk]: ...
-
-    @abstractmethod
     def ended(self, finish: Finish) -> Chunk:
         """Why the text ended."""
 

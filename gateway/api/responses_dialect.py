@@ -50,7 +50,8 @@ class Responses(Dialect[ResponsesBody, RememberedResponse]):
 
     async def _past(self, body: ResponsesBody, tenant: str) -> _Past:
         if body.previous_response_id is not None:
-            return _Past((await self._archive.previous(tenant, body.previous_response_id)).turns)
+            previous = await self._archive.response(tenant, body.previous_response_id, "previous_response_id")
+            return _Past(previous.turns)
         if body.conversation_id is not None:
             conversation, session = await self._archive.conversation(
                 tenant, body.conversation_id, "conversation"

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.config import Limits, State
 from gateway.limits import LimitStoreUnavailable
-from gateway.state import open_limits, open_sessions
+from gateway.state import open_documents, open_limits, open_sessions
 from sessions import SessionNotFound, SessionStoreUnavailable
 
 ONE = Limits(parallel=1)
@@ -60,3 +60,17 @@ async def test_a_password_never_gets_into_an_error(tmp_path: Path, unused_tcp_po
         await limits.reserve("acme", ONE, "a", 0)
     assert "canary-42" not in str(error.value)
     await limits.close()
+
+
+async def test_documents_live_where_sessions_do_and_as_long(tmp_path: Path, unused_tcp_port: int) -> None:
+    documents = open_documents(State(folder=str(tmp_path), session_ttl=0.2))
+    await documents.put("acme", "resp_1", b"one")
+    assert (tmp_path / "responses.sqlite").exists()
+    assert await documents.get("acme", "resp_1") == b"one"
+    await asyncio.sleep(0.3)
+    assert await documents.get("acme", "resp_1") is None
+    await documents.close()
+    elsewhere = open_documents(State(folder=str(tmp_path), redis=f"redis://127.0.0.1:{unused_tcp_port}/0"))
+    with pytest.raises(SessionStoreUnavailable):
+        await elsewhere.get("acme", "resp_1")
+    await elsewhere.close()
