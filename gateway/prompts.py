@@ -3,12 +3,11 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from prefixcache.affinity import Affinity, block_keys
-
 from backends.prompt import Prompt
 from backends.tokenizer import TemplateError
 from gateway.errors import ApiError
 from gateway.tiers import Replica, Tier
+from prefixcache.affinity import Affinity, block_keys
 
 CHARACTERS_PER_TOKEN = 3  # of unknown tokenizers, on the cautious side for English and code
 TOKENS_PER_MESSAGE = 8  # what a chat template adds

@@ -4,13 +4,12 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sessions.window import WindowError, fit
-
 from backends.prompt import ChatMessage, Prompt
 from gateway.prompts import estimate
 from gateway.recall import Recalled
 from gateway.tiers import Tier
 from sessions import Turn
+from sessions.window import WindowError, fit
 
 
 async def within_context(recalled: Recalled, tiers: Sequence[Tier], max_tokens: int | None) -> Recalled:
