@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from backends.kernels import draws, loops
-from backends.kernels.layout import KVCache, Layout
+from backends.kernels.layout import PLAIN, KVCache, Layout, Scheme
 from backends.kernels.reference import Kernels
 
 Array = NDArray[Any]
@@ -21,8 +21,10 @@ Part = tuple[torch.Tensor, torch.Tensor]  # attention over some of the keys, and
 class Cpu(Kernels):
     """As Kernels; float32 and bfloat16."""
 
-    def __init__(self, cache: KVCache, cos: torch.Tensor, sin: torch.Tensor, heads: int) -> None:
-        super().__init__(cache, cos, sin, heads)
+    def __init__(
+        self, cache: KVCache, cos: torch.Tensor, sin: torch.Tensor, heads: int, scheme: Scheme = PLAIN
+    ) -> None:
+        super().__init__(cache, cos, sin, heads, scheme)
         self._cache = _array(cache.keys), _array(cache.values)
         self._rope = cos.numpy(), sin.numpy()
 
@@ -38,25 +40,34 @@ class Cpu(Kernels):
         loops.silu_mul(_array(gate_up), _array(out))
         return out
 
+    def gelu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        out = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
+        loops.gelu_mul(_array(gate_up), _array(out))
+        return out
+
     def attention(self, layer: int, qkv: torch.Tensor, layout: Layout) -> torch.Tensor:
         out = qkv.new_empty(len(qkv), self.heads * self.head_dim)
+        rule = self.rules[layer]
         loops.attention(
             layer,
+            loops.UNROTATED if rule.angles is None else rule.angles,
+            loops.ENDLESS if rule.window is None else rule.window,
+            np.float32(self.scale),
+            np.float32(self.soft_cap or 0),
             _array(qkv),
             *self._rope,
             *self._cache,
             layout.positions,
+            layout.angles,
             layout.rows,
             layout.tables,
             layout.short_tokens,
-            np.float32(self.scale),
             _array(out),
         )
         for index in layout.long_spans:
-            tokens, span = layout.tokens(index), layout.spans[index]
-            q = qkv[tokens, : self.heads * self.head_dim].view(span.count, self.heads, self.head_dim)
-            keys, values = self.cache.gather(layer, layout.device_tables[index], span.stop)
-            out[tokens] = self.attend_span(q, keys, values, span.start).flatten(1)
+            tokens = layout.tokens(index)
+            q = qkv[tokens, : self.heads * self.head_dim].view(-1, self.heads, self.head_dim)
+            out[tokens] = self.attend_gathered(layer, q, layout, index).flatten(1)
         return out
 
     def draw(self, scores: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
@@ -65,21 +76,39 @@ class Cpu(Kernels):
         return out
 
     def attend_span(
-        self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, start: int
+        self,
+        q: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        start: int,
+        window: int | None = None,
     ) -> torch.Tensor:
+        if self.soft_cap is not None:
+            return super().attend_span(q, keys, values, start, window)
+        hidden = None if window is None else self.hidden(len(q), len(keys), window)
         q, keys, values = (side.transpose(0, 1)[None] for side in (q, keys, values))
+        if hidden is not None:
+            mask = torch.zeros(hidden.shape, dtype=q.dtype).masked_fill_(hidden, -torch.inf)
+            return self._flash(q, keys, values, mask=mask)[0][0].transpose(0, 1)
         own = self._flash(q, keys[:, :, start:], values[:, :, start:], causal=True)
         if start == 0:
             merged = own[0]
         else:
-            merged = _merge(self._flash(q, keys[:, :, :start], values[:, :, :start], causal=False), own)
+            merged = _merge(self._flash(q, keys[:, :, :start], values[:, :, :start]), own)
         return merged[0].transpose(0, 1)
 
-    def _flash(self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, causal: bool) -> Part:
+    def _flash(
+        self,
+        q: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        causal: bool = False,
+        mask: torch.Tensor | None = None,
+    ) -> Part:
         """[1, H, n, D] and [1, H, n]. The kernel's causal mask is aligned top left, which is right for a span's
         own keys only."""
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            q, keys, values, 0.0, causal, scale=self.scale
+            q, keys, values, 0.0, causal, attn_mask=mask, scale=self.scale
         )
         return out, lse
 

@@ -17,15 +17,50 @@ LONG = 16
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """`count` ≥ 1 tokens of one sequence at the positions from `start` on, its KV in `blocks` (see batch.Row)."""
+    """`count` ≥ 1 tokens of one sequence at the positions from `start` on, its KV in `blocks` (see batch.Row).
+
+    `shift`: by how many rows of the tables of cos and sin the tokens are away from those of their positions.
+    """
 
     start: int
     count: int
     blocks: Sequence[int]
+    shift: int = 0
 
     @property
     def stop(self) -> int:
         return self.start + self.count
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRule:
+    """How one layer attends.
+
+    `angles`: the row of cos and sin that is for position 0; None: nothing is rotated.
+    `window`: a token sees so many tokens at most, itself and those right before it; None: all before it.
+    """
+
+    angles: int | None = 0
+    window: int | None = None
+
+    def first(self, start: int) -> int:
+        """The first position that a token at `start` sees."""
+        return 0 if self.window is None else max(0, start + 1 - self.window)
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """How a model attends; by default as most do.
+
+    Scores are q · k · `scale`, or `soft_cap` · tanh(q · k · `scale` / `soft_cap`). `rules`: one for each layer.
+    """
+
+    scale: float | None = None  # None: head size ** -0.5
+    soft_cap: float | None = None
+    rules: Sequence[LayerRule] = ()  # empty: all layers rotate and see everything
+
+
+PLAIN = Scheme()
 
 
 class KVCache:
@@ -43,10 +78,16 @@ class KVCache:
 
         self.blocks, self.block_size = blocks, block_size
 
-    def gather(self, layer: int, table: torch.Tensor, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Copies of one sequence's keys and values up to position `stop`, each [stop, kv_heads, head_dim]."""
+    def gather(
+        self, layer: int, table: torch.Tensor, stop: int, start: int = 0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Copies of one sequence's keys and values at the positions `start` to `stop` - 1, each
+        [stop - start, kv_heads, head_dim]."""
+        first = start // self.block_size
+        blocks, own = table[first : -(-stop // self.block_size)], first * self.block_size
         keys, values = (
-            cache[layer].index_select(0, table).flatten(0, 1)[:stop] for cache in (self.keys, self.values)
+            cache[layer].index_select(0, blocks).flatten(0, 1)[start - own : stop - own]
+            for cache in (self.keys, self.values)
         )
         return keys, values
 
@@ -55,6 +96,7 @@ class Layout:
     """One batch as arrays: the spans' tokens one after another.
 
     positions  [tokens]            of each token in its sequence
+    angles     [tokens]            where each token's cos and sin are, counted from a layer's position 0
     rows       [tokens]            the span of each token
     tables     [spans, most]       the blocks of each span, padded with 0
     """
@@ -76,6 +118,8 @@ class Layout:
         self.positions: Ints = (np.arange(counts.sum()) + np.repeat(starts - self.firsts, counts)).astype(
             np.int32
         )
+        shifts = np.array([span.shift for span in spans], np.int32)
+        self.angles: Ints = self.positions + np.repeat(shifts, counts)
         self.rows: Ints = np.repeat(np.arange(len(spans), dtype=np.int32), counts)
         self.tables: Ints = np.zeros((len(spans), max(len(span.blocks) for span in spans)), np.int32)
         for table, span in zip(self.tables, spans, strict=True):
@@ -88,8 +132,8 @@ class Layout:
         return self.tensor(block.astype(np.int64)), self.tensor(self.positions % self.block_size).long()
 
     @cached_property
-    def device_positions(self) -> torch.Tensor:
-        return self.tensor(self.positions)
+    def device_angles(self) -> torch.Tensor:
+        return self.tensor(self.angles).long()
 
     @cached_property
     def device_tables(self) -> torch.Tensor:

@@ -14,7 +14,11 @@ from backends.kernels.team import jit, share
 
 Array = NDArray[Any]
 
-_ZERO, _ONE = np.float32(0), np.float32(1)
+UNROTATED = -1  # for `angles`
+ENDLESS = 2**62  # for `window`
+
+_ZERO, _ONE, _TWO = np.float32(0), np.float32(1), np.float32(2)
+_GELU_SCALE, _GELU_CUBE = np.float32((8 / np.pi) ** 0.5), np.float32(0.044715)
 
 
 @jit
@@ -49,27 +53,53 @@ def _silu_mul(row: int, gate_up: Array, out: Array) -> None:
 
 
 @jit
+def gelu_mul(gate_up: Array, out: Array) -> None:
+    share(_gelu_mul, len(out), (gate_up, out))
+
+
+@jit
+def _gelu_mul(row: int, gate_up: Array, out: Array) -> None:
+    width = out.shape[1]
+    for i in range(width):
+        gate, up = widen(gate_up[row, i]), widen(gate_up[row, width + i])
+        inner = _GELU_SCALE * (gate + _GELU_CUBE * gate * gate * gate)
+        # x / 2 · (1 + tanh(y)) = x / (1 + exp(-2 y))
+        out[row, i] = narrow(gate / (_ONE + exp(-inner)) * up, out[row, i])
+
+
+@jit
 def attention(
     layer: int,
+    angles: int,
+    window: int,
+    scale: Any,
+    cap: Any,
     qkv: Array,
     cos: Array,
     sin: Array,
     keys: Array,
     values: Array,
     positions: Array,
+    turns: Array,
     rows: Array,
     tables: Array,
     tokens: Array,
-    scale: Any,
     out: Array,
 ) -> None:
-    """Rotate the queries in `qkv` in place, store keys and values, and attend for `tokens` only."""
-    share(_rotate_store, len(qkv), (layer, qkv, cos, sin, keys, values, positions, rows, tables))
+    """Rotate the queries in `qkv` in place, store keys and values, and attend for `tokens` only.
+
+    `angles`, `window`: see `layout.LayerRule`; `cap`: see `layout.Scheme`, 0 for none; `turns`: Layout.angles.
+    """
+    share(
+        _rotate_store,
+        len(qkv),
+        (layer, angles, qkv, cos, sin, keys, values, positions, turns, rows, tables),
+    )
     kv_heads = keys.shape[3]
     share(
         _attend,
         len(tokens) * kv_heads,
-        (layer, qkv, keys, values, positions, rows, tables, tokens, scale, out),
+        (layer, window, scale, cap, qkv, keys, values, positions, rows, tables, tokens, out),
     )
 
 
@@ -77,12 +107,14 @@ def attention(
 def _rotate_store(
     token: int,
     layer: int,
+    angles: int,
     qkv: Array,
     cos: Array,
     sin: Array,
     keys: Array,
     values: Array,
     positions: Array,
+    turns: Array,
     rows: Array,
     tables: Array,
 ) -> None:
@@ -91,14 +123,9 @@ def _rotate_store(
     block = tables[rows[token], position // block_size]
     offset = position % block_size
     heads = qkv.shape[1] // size - 2 * kv_heads
-    half = size // 2
-    for head in range(heads + kv_heads):
-        at = head * size
-        for i in range(half):
-            first, second = widen(qkv[token, at + i]), widen(qkv[token, at + half + i])
-            c, s = cos[position, i], sin[position, i]
-            qkv[token, at + i] = narrow(first * c - second * s, qkv[token, at + i])
-            qkv[token, at + half + i] = narrow(second * c + first * s, qkv[token, at + i])
+    if angles != UNROTATED:
+        for head in range(heads + kv_heads):
+            _rotate(qkv, token, head * size, cos, sin, angles + turns[token])
     for head in range(kv_heads):
         key, value = (heads + head) * size, (heads + kv_heads + head) * size
         for i in range(size):
@@ -107,9 +134,22 @@ def _rotate_store(
 
 
 @jit
+def _rotate(qkv: Array, token: int, at: int, cos: Array, sin: Array, angle: int) -> None:
+    half = cos.shape[1]
+    for i in range(half):
+        first, second = widen(qkv[token, at + i]), widen(qkv[token, at + half + i])
+        c, s = cos[angle, i], sin[angle, i]
+        qkv[token, at + i] = narrow(first * c - second * s, qkv[token, at + i])
+        qkv[token, at + half + i] = narrow(second * c + first * s, qkv[token, at + i])
+
+
+@jit
 def _attend(
     item: int,
     layer: int,
+    window: int,
+    scale: Any,
+    cap: Any,
     qkv: Array,
     keys: Array,
     values: Array,
@@ -117,29 +157,35 @@ def _attend(
     rows: Array,
     tables: Array,
     tokens: Array,
-    scale: Any,
     out: Array,
 ) -> None:
     """One token, one key/value head and the query heads that share it."""
     block_size, kv_heads, size = keys.shape[2:]
     token, head = tokens[item // kv_heads], item % kv_heads
     row, context = rows[token], positions[token] + 1
+    begin = max(0, context - window)  # what is before is out of the window
+    seen = context - begin
     group = out.shape[1] // size // kv_heads
     queries = np.empty((group, size), np.float32)
     for g in range(group):
         for i in range(size):
             queries[g, i] = widen(qkv[token, (head * group + g) * size + i]) * scale
-    weights = np.empty((group, context), np.float32)
-    for start in range(0, context, block_size):
-        count = min(block_size, context - start)
-        _score(queries, keys, layer, tables[row, start // block_size], head, count, weights, start)
+    weights = np.empty((group, seen), np.float32)
+    aligned = begin // block_size * block_size
+    for start in range(aligned, context, block_size):
+        first, stop = max(0, begin - start), min(block_size, context - start)
+        block = tables[row, start // block_size]
+        _score(queries, keys, layer, block, head, first, stop, weights, start + first - begin)
+    if cap > 0:
+        _cap(weights, cap)
     sums = np.zeros((group, size), np.float32)
     totals = np.empty(group, np.float32)
     for g in range(group):
-        totals[g] = _exponentials(weights, g, context)
-    for start in range(0, context, block_size):
-        count = min(block_size, context - start)
-        _sum(weights, start, values, layer, tables[row, start // block_size], head, count, sums)
+        totals[g] = _exponentials(weights, g, seen)
+    for start in range(aligned, context, block_size):
+        first, stop = max(0, begin - start), min(block_size, context - start)
+        block = tables[row, start // block_size]
+        _sum(weights, start + first - begin, values, layer, block, head, first, stop, sums)
     for g in range(group):
         for i in range(size):
             at = (head * group + g) * size + i
@@ -153,15 +199,18 @@ def _score(
     layer: int,
     block: int,
     head: int,
-    count: int,
+    first: int,
+    stop: int,
     scores: Array,
-    start: int,
+    at: int,
 ) -> None:
-    """scores[:, start + j] = queries · key j of the block, four keys at a time: a query is then read once."""
+    """scores[:, at + n] = queries · key first + n of the block, four keys at a time: a query is then read once."""
     group, size = queries.shape
+    count = stop - first
     fours = count // 4 * 4
     for g in range(group):
-        for j in range(0, fours, 4):
+        for n in range(0, fours, 4):
+            j = first + n
             a = b = c = d = _ZERO
             for i in range(size):
                 q = queries[g, i]
@@ -169,13 +218,22 @@ def _score(
                 b += q * widen(keys[layer, block, j + 1, head, i])
                 c += q * widen(keys[layer, block, j + 2, head, i])
                 d += q * widen(keys[layer, block, j + 3, head, i])
-            at = start + j
-            scores[g, at], scores[g, at + 1], scores[g, at + 2], scores[g, at + 3] = a, b, c, d
-        for j in range(fours, count):
+            s = at + n
+            scores[g, s], scores[g, s + 1], scores[g, s + 2], scores[g, s + 3] = a, b, c, d
+        for n in range(fours, count):
             a = _ZERO
             for i in range(size):
-                a += queries[g, i] * widen(keys[layer, block, j, head, i])
-            scores[g, start + j] = a
+                a += queries[g, i] * widen(keys[layer, block, first + n, head, i])
+            scores[g, at + n] = a
+
+
+@jit
+def _cap(scores: Array, cap: Any) -> None:
+    """scores → cap · tanh(scores / cap)."""
+    group, count = scores.shape
+    for g in range(group):
+        for j in range(count):
+            scores[g, j] = cap * (_ONE - _TWO / (_ONE + exp(_TWO * scores[g, j] / cap)))
 
 
 @jit
@@ -193,21 +251,23 @@ def _exponentials(scores: Array, row: int, count: int) -> Any:
 @jit
 def _sum(
     weights: Array,
-    start: int,
+    at: int,
     values: Array,
     layer: int,
     block: int,
     head: int,
-    count: int,
+    first: int,
+    stop: int,
     sums: Array,
 ) -> None:
-    """sums += weights[:, start + j] · value j of the block, four values at a time: a sum is then read once."""
+    """sums += weights[:, at + n] · value first + n of the block, four at a time: a sum is then read once."""
     group, size = sums.shape
+    count = stop - first
     fours = count // 4 * 4
     for g in range(group):
-        for j in range(0, fours, 4):
-            at = start + j
-            a, b, c, d = weights[g, at], weights[g, at + 1], weights[g, at + 2], weights[g, at + 3]
+        for n in range(0, fours, 4):
+            j, w = first + n, at + n
+            a, b, c, d = weights[g, w], weights[g, w + 1], weights[g, w + 2], weights[g, w + 3]
             for i in range(size):
                 sums[g, i] += (
                     a * widen(values[layer, block, j, head, i])
@@ -215,6 +275,6 @@ def _sum(
                     + c * widen(values[layer, block, j + 2, head, i])
                     + d * widen(values[layer, block, j + 3, head, i])
                 )
-        for j in range(fours, count):
+        for n in range(fours, count):
             for i in range(size):
-                sums[g, i] += weights[g, start + j] * widen(values[layer, block, j, head, i])
+                sums[g, i] += weights[g, at + n] * widen(values[layer, block, first + n, head, i])

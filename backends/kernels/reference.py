@@ -6,22 +6,27 @@ D head size, C context of one sequence.
 
 import torch
 
-from backends.kernels.layout import KVCache, Layout
+from backends.kernels.layout import PLAIN, KVCache, LayerRule, Layout, Scheme
 from backends.kernels.noise import gumbel
 
 
 class Kernels:
     """Everything between two matrix products, for one model's cache.
 
-    `cos`, `sin`: float32 [positions, D / 2], see `backends.layers.rope`.
+    `cos`, `sin`: float32 [rows, R / 2], see `backends.layers.rope`; the first R of D dimensions are rotated. The
+    rules of `scheme` say which rows are whose.
     """
 
-    def __init__(self, cache: KVCache, cos: torch.Tensor, sin: torch.Tensor, heads: int) -> None:
+    def __init__(
+        self, cache: KVCache, cos: torch.Tensor, sin: torch.Tensor, heads: int, scheme: Scheme = PLAIN
+    ) -> None:
         self.cache = cache
         self.cos, self.sin = cos, sin
         self.heads = heads
         self.kv_heads, self.head_dim = cache.keys.shape[3:]
-        self.scale = float(self.head_dim) ** -0.5
+        self.scale = float(self.head_dim) ** -0.5 if scheme.scale is None else scheme.scale
+        self.soft_cap = scheme.soft_cap
+        self.rules = scheme.rules or [LayerRule()] * len(cache.keys)
 
     def add_norm(
         self, residual: torch.Tensor, update: torch.Tensor, weight: torch.Tensor, eps: float
@@ -39,6 +44,22 @@ class Kernels:
         gate, up = gate_up.float().chunk(2, dim=-1)
         return (torch.nn.functional.silu(gate) * up).to(gate_up.dtype)
 
+    def gelu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """gelu(gate) · up, as `silu_mul`; gelu by its approximation with tanh (arXiv:1606.08415)."""
+        gate, up = gate_up.float().chunk(2, dim=-1)
+        return (torch.nn.functional.gelu(gate, approximate="tanh") * up).to(gate_up.dtype)
+
+    def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """The RMS norm of `x` [T, width] itself, see `add_norm`."""
+        return self.add_norm(torch.zeros(x.shape, dtype=torch.float32, device=x.device), x, weight, eps)
+
+    def norm_heads(self, qkv: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor, eps: float) -> None:
+        """RMS norm of each query and each key in `qkv` [T, (H + 2 K) · D], in place; the weights have D."""
+        heads = qkv.view(len(qkv), -1, self.head_dim)
+        q, k, _ = heads.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
+        for part, weight in ((q, queries), (k, keys)):
+            part.copy_(self.norm(part.reshape(-1, self.head_dim), weight, eps).view(part.shape))
+
     def attention(self, layer: int, qkv: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Rotate, store, attend: causal attention of each token over its own sequence, [T, H · D].
 
@@ -51,11 +72,12 @@ class Kernels:
     def rotate_store(self, layer: int, qkv: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Rotate queries and keys by their positions and store keys and values; the queries, [T, H, D]."""
         heads = qkv.view(len(qkv), -1, self.head_dim)
-        rotated = heads[:, : self.heads + self.kv_heads]
-        cos, sin = (table[layout.device_positions.long(), None] for table in (self.cos, self.sin))
-        # Halves, not pairs: the order of dimensions that the checkpoints of the Hugging Face Hub have.
-        first, second = rotated.float().chunk(2, dim=-1)
-        rotated.copy_(torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1))
+        if (angles := self.rules[layer].angles) is not None:
+            rotated = heads[:, : self.heads + self.kv_heads, : 2 * self.cos.shape[1]]
+            cos, sin = (table[angles + layout.device_angles, None] for table in (self.cos, self.sin))
+            # Halves, not pairs: the order of dimensions that the checkpoints of the Hugging Face Hub have.
+            first, second = rotated.float().chunk(2, dim=-1)
+            rotated.copy_(torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1))
         blocks, offsets = layout.places
         self.cache.keys[layer, blocks, offsets] = heads[:, self.heads : self.heads + self.kv_heads]
         self.cache.values[layer, blocks, offsets] = heads[:, self.heads + self.kv_heads :]
@@ -64,22 +86,46 @@ class Kernels:
     def attend(self, layer: int, q: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Attention over the cache, span by span: q and result [T, H, D]."""
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        for index, span in enumerate(layout.spans):
+        for index in range(len(layout.spans)):
             tokens = layout.tokens(index)
-            keys, values = self.cache.gather(layer, layout.device_tables[index], span.stop)
-            out[tokens] = self.attend_span(q[tokens], keys, values, span.start)
+            out[tokens] = self.attend_gathered(layer, q[tokens], layout, index)
         return out
 
+    def attend_gathered(self, layer: int, q: torch.Tensor, layout: Layout, index: int) -> torch.Tensor:
+        """Attention of one span over a copy of what it sees: q and result [n, H, D]."""
+        span, rule = layout.spans[index], self.rules[layer]
+        first = rule.first(span.start)
+        keys, values = self.cache.gather(layer, layout.device_tables[index], span.stop, first)
+        # A window that reaches back to the first token anyway is none.
+        window = None if rule.first(span.stop - 1) == 0 else rule.window
+        return self.attend_span(q, keys, values, span.start - first, window)
+
     def attend_span(
-        self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, start: int
+        self,
+        q: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        start: int,
+        window: int | None = None,
     ) -> torch.Tensor:
-        """q [n, H, D] at positions start, start + 1, … over keys and values [start + n, K, D]."""
+        """q [n, H, D] at positions start, start + 1, … over keys and values [start + n, K, D].
+
+        `window` as in LayerRule.
+        """
         group = self.heads // self.kv_heads
         keys, values = (side.float().repeat_interleave(group, dim=1) for side in (keys, values))
         scores = torch.einsum("nhd,chd->hnc", q.float(), keys) * self.scale
-        future = torch.ones(len(q), len(keys), dtype=torch.bool, device=q.device).triu(start + 1)
-        weights = scores.masked_fill(future, -torch.inf).softmax(-1)
+        if self.soft_cap is not None:
+            scores = self.soft_cap * torch.tanh(scores / self.soft_cap)
+        hidden = self.hidden(len(q), len(keys), window)
+        weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
         return torch.einsum("hnc,chd->nhd", weights, values).to(q.dtype)
+
+    def hidden(self, count: int, context: int, window: int | None) -> torch.Tensor:
+        """Which of `context` tokens the last `count` of them do not see: bool [count, context]."""
+        ones = torch.ones(count, context, dtype=torch.bool, device=self.cos.device)
+        future = ones.triu(context - count + 1)
+        return future if window is None else future | ones.tril(context - count - window)
 
     def draw(self, scores: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """One token per row of float32 `scores` [rows, vocabulary], drawn from their softmax by `noise`; int64.

@@ -3,19 +3,22 @@
 All sequences of a batch run as one row of tokens; who attends to what is the business of the kernels.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from backends.kernels.layout import Layout
+from backends.kernels.layout import KVCache, LayerRule, Layout, Scheme
 from backends.kernels.reference import Kernels
+from backends.kernels.select import kernels_for
 from backends.layers.linear import Linear
 from backends.models.config import DecoderConfig
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One layer's weights; norms in float32. Fused projections: queries, keys, values; gate, up."""
+    """One layer's weights; norms in float32, None where the architecture has none. Fused projections: queries,
+    keys, values; gate, up."""
 
     attention_norm: torch.Tensor
     qkv: Linear
@@ -23,6 +26,8 @@ class Block:
     mlp_norm: torch.Tensor
     gate_up: Linear
     down: Linear
+    head_norms: tuple[torch.Tensor, torch.Tensor] | None  # of queries and of keys
+    post_norms: tuple[torch.Tensor, torch.Tensor] | None  # after attention and after the MLP
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +50,64 @@ class Decoder:
         residual stream is float32 whatever the model's type.
         """
         eps = self.config.norm_eps
-        update = self.embedding.index_select(0, ids)
+        update = self._embed(ids)
         residual = torch.zeros(update.shape, dtype=torch.float32, device=update.device)
         for layer, block in enumerate(self.blocks):
             x = kernels.add_norm(residual, update, block.attention_norm, eps)
-            update = block.output(kernels.attention(layer, block.qkv(x), layout))
+            update = self._attend(layer, block, x, layout, kernels)
             x = kernels.add_norm(residual, update, block.mlp_norm, eps)
-            update = block.down(kernels.silu_mul(block.gate_up(x)))
+            update = self._mlp(block, x, kernels)
         if not len(wanted):
             return self.embedding.new_empty(0, self.vocab_size)
         residual, update = residual.index_select(0, wanted), update.index_select(0, wanted)
-        return self.head(kernels.add_norm(residual, update, self.norm, eps))
+        return self._logits(kernels.add_norm(residual, update, self.norm, eps))
+
+    def _embed(self, ids: torch.Tensor) -> torch.Tensor:
+        embedded, scale = self.embedding.index_select(0, ids), self.config.embedding_scale
+        return embedded if scale == 1 else embedded * torch.tensor(scale, dtype=embedded.dtype)
+
+    def _attend(
+        self, layer: int, block: Block, x: torch.Tensor, layout: Layout, kernels: Kernels
+    ) -> torch.Tensor:
+        eps, qkv = self.config.norm_eps, block.qkv(x)
+        if block.head_norms is not None:
+            kernels.norm_heads(qkv, *block.head_norms, eps)
+        update = block.output(kernels.attention(layer, qkv, layout))
+        return update if block.post_norms is None else kernels.norm(update, block.post_norms[0], eps)
+
+    def _mlp(self, block: Block, x: torch.Tensor, kernels: Kernels) -> torch.Tensor:
+        gate = kernels.gelu_mul if self.config.activation == "gelu" else kernels.silu_mul
+        update = block.down(gate(block.gate_up(x)))
+        if block.post_norms is None:
+            return update
+        return kernels.norm(update, block.post_norms[1], self.config.norm_eps)
+
+    def _logits(self, x: torch.Tensor) -> torch.Tensor:
+        logits, cap = self.head(x), self.config.logit_cap
+        return logits if cap is None else torch.tanh(logits / cap) * cap
+
+
+def kernels_of(
+    config: DecoderConfig, cache: KVCache, positions: int, make: Callable[..., Kernels] = kernels_for
+) -> Kernels:
+    """The kernels that attend as `config` says, for `cache` and sequences of up to `positions` tokens.
+
+    The spans of sequences beyond `config.rope.border` have a shift of `positions`: there lie the angles for these.
+    """
+    ropes = [config.rope] if config.window_rope is None else [config.rope, config.window_rope]
+    lengths = 1 if config.rope.border is None else 2
+    tables = [
+        each.tables(config.head_dim, positions) for rope in ropes for each in (rope, rope.stretched)[:lengths]
+    ]
+    cos, sin = (torch.cat(parts).to(cache.keys.device) for parts in zip(*tables, strict=True))
+    window_angles = lengths * positions * (len(ropes) - 1)
+    rules = [
+        LayerRule(
+            angles=None if layer in config.unrotated_layers else window_angles if windowed else 0,
+            window=config.window if windowed else None,
+        )
+        for layer in range(config.layers)
+        for windowed in [layer in config.window_layers]
+    ]
+    scheme = Scheme(config.attention_scale, config.attention_cap, rules)
+    return make(cache, cos, sin, config.heads, scheme)

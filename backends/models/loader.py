@@ -1,6 +1,6 @@
 """A checkpoint's tensors into a decoder, one layer at a time, so that no two copies of a model exist."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -11,6 +11,9 @@ from backends.models.config import DecoderConfig
 from backends.models.decoder import Block, Decoder
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+# Where the text model of a larger one is, in the checkpoints of transformers 4 and of transformers 5; and its head.
+_INSIDE = {"language_model.model.": "language_model.lm_head.weight", "model.language_model.": HEAD}
 
 
 def load_decoder(
@@ -25,14 +28,23 @@ def load_decoder(
     `vocab_size`: only so many ids get logits (a checkpoint's vocabulary may be padded beyond the tokenizer's).
     Raises ValueError naming a tensor that is missing, of the wrong shape, or unknown to this architecture.
     """
-    source = _Source(checkpoint, dtype, device)
+    prefix = _prefix(checkpoint)
+    head_name = _INSIDE.get(prefix, HEAD)
+    source = _Source(checkpoint, dtype, device, config.norm_offset)
     rows = config.vocab_size if vocab_size is None else min(vocab_size, config.vocab_size)
-    embedding = source.tensor(EMBEDDING, config.vocab_size, config.width)
-    blocks = [_block(source, config, f"model.layers.{layer}") for layer in range(config.layers)]
-    norm = source.norm("model.norm.weight", config.width)
-    head = embedding if config.tied else source.tensor(HEAD, config.vocab_size, config.width)
-    source.refuse_unknown()
+    embedding = source.tensor(f"{prefix}embed_tokens.weight", config.vocab_size, config.width)
+    blocks = [_block(source, config, f"{prefix}layers.{layer}") for layer in range(config.layers)]
+    norm = source.norm(f"{prefix}norm.weight", config.width)
+    head = embedding if config.tied else source.tensor(head_name, config.vocab_size, config.width)
+    # Beside the text model inside a larger one lies what is not for text.
+    source.refuse_unknown(prefix if prefix in _INSIDE else "")
     return Decoder(config, embedding, blocks, norm, linear(head[:rows]), rows)
+
+
+def _prefix(checkpoint: Checkpoint) -> str:
+    """What the names of a checkpoint's tensors begin with."""
+    names = checkpoint.names()
+    return next((prefix for prefix in _INSIDE if f"{prefix}embed_tokens.weight" in names), "model.")
 
 
 @dataclass
@@ -40,13 +52,20 @@ class _Source:
     checkpoint: Checkpoint
     dtype: torch.dtype
     device: torch.device
+    norm_offset: float
     used: set[str] = field(default_factory=set)
 
     def tensor(self, name: str, *shape: int) -> torch.Tensor:
         return self._load(name, self.dtype, shape)
 
     def norm(self, name: str, width: int) -> torch.Tensor:
-        return self._load(name, torch.float32, (width,))
+        """What the norm multiplies by."""
+        weight = self._load(name, torch.float32, (width,))
+        return weight + self.norm_offset if self.norm_offset else weight
+
+    def norms(self, names: Sequence[str], width: int) -> tuple[torch.Tensor, torch.Tensor]:
+        first, second = (self.norm(f"{name}.weight", width) for name in names)
+        return first, second
 
     def fused(self, names: Sequence[str], rows: Sequence[int], columns: int, bias: bool) -> Linear:
         """One linear of several projections: their rows one below another."""
@@ -64,31 +83,46 @@ class _Source:
         self.used.add(name)
         return tensor.to(self.device)
 
-    def refuse_unknown(self) -> None:
+    def refuse_unknown(self, prefix: str) -> None:
         """A tensor that nobody asked for means that the model computes something that we would leave out."""
         unknown = (
             name
             for name in sorted(self.checkpoint.names() - self.used)
             # A tied head may be stored a second time; old checkpoints hold the frequencies of the rope.
-            if name != HEAD and not name.endswith(".rotary_emb.inv_freq")
+            if name.startswith(prefix) and name != HEAD and not name.endswith(".rotary_emb.inv_freq")
         )
         for name in unknown:
             raise ValueError(f"{name}: the checkpoint has it, the architecture does not")
 
 
 def _block(source: _Source, config: DecoderConfig, prefix: str) -> Block:
+    width, queries = config.width, config.heads * config.head_dim
     attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
-    width, queries, keys = config.width, config.heads * config.head_dim, config.kv_heads * config.head_dim
-    fused: Callable[..., Linear] = source.fused
+    after_attention = f"{prefix}.post_attention_layernorm"
+    before_mlp = f"{prefix}.pre_feedforward_layernorm" if config.post_norms else after_attention
+    heads, after = [f"{attention}.q_norm", f"{attention}.k_norm"], f"{prefix}.post_feedforward_layernorm"
     return Block(
         attention_norm=source.norm(f"{prefix}.input_layernorm.weight", width),
-        qkv=fused(
-            [f"{attention}.{side}_proj" for side in "qkv"], [queries, keys, keys], width, config.qkv_bias
-        ),
-        output=fused([f"{attention}.o_proj"], [width], queries, config.output_bias),
-        mlp_norm=source.norm(f"{prefix}.post_attention_layernorm.weight", width),
-        gate_up=fused(
-            [f"{mlp}.{side}_proj" for side in ("gate", "up")], [config.mlp_width] * 2, width, config.mlp_bias
-        ),
-        down=fused([f"{mlp}.down_proj"], [width], config.mlp_width, config.mlp_bias),
+        qkv=_qkv(source, config, attention),
+        output=source.fused([f"{attention}.o_proj"], [width], queries, config.output_bias),
+        mlp_norm=source.norm(f"{before_mlp}.weight", width),
+        gate_up=_gate_up(source, config, mlp),
+        down=source.fused([f"{mlp}.down_proj"], [width], config.mlp_width, config.mlp_bias),
+        head_norms=source.norms(heads, config.head_dim) if config.head_norms else None,
+        post_norms=source.norms([after_attention, after], width) if config.post_norms else None,
     )
+
+
+def _qkv(source: _Source, config: DecoderConfig, attention: str) -> Linear:
+    queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    names, rows = [f"{attention}.{side}_proj" for side in "qkv"], [queries, keys, keys]
+    if config.fused_projections:
+        names, rows = [f"{attention}.qkv_proj"], [sum(rows)]
+    return source.fused(names, rows, config.width, config.qkv_bias)
+
+
+def _gate_up(source: _Source, config: DecoderConfig, mlp: str) -> Linear:
+    names, rows = [f"{mlp}.gate_proj", f"{mlp}.up_proj"], [config.mlp_width] * 2
+    if config.fused_projections:
+        names, rows = [f"{mlp}.gate_up_proj"], [sum(rows)]
+    return source.fused(names, rows, config.width, config.mlp_bias)

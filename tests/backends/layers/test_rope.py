@@ -51,6 +51,6 @@ def test_tables_equal_transformers(
 
 def test_llama3_keeps_short_waves_slows_long_ones_and_blends_between() -> None:
     plain = 2 * torch.pi / torch.tensor([100.0, 8192 / 4, 4000.0, 8192.0, 50000.0])  # by wavelength
-    ratio = LLAMA_31.scale(plain) / plain
+    ratio = LLAMA_31.scale(plain, 500000.0) / plain
     torch.testing.assert_close(ratio[[0, 1, 3, 4]], torch.tensor([1, 1, 1 / 8, 1 / 8]))
     assert 1 / 8 < ratio[2] < 1

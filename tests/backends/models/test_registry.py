@@ -1,10 +1,11 @@
 """config.json in the spellings that are about, and what it must not ask for."""
 
+import math
 from typing import Any
 
 import pytest
 
-from backends.layers.rope import LinearScaling, Llama3Scaling, Rope
+from backends.layers.rope import LinearScaling, Llama3Scaling, LongScaling, Rope, YarnScaling
 from backends.models.config import ConfigError, DecoderConfig
 from backends.models.registry import decoder_config
 
@@ -49,6 +50,17 @@ QWEN: dict[str, Any] = {
     "use_sliding_window": False,
     "vocab_size": 152064,
 }
+# The numbers of Gemma-2-2b as far as they are not the defaults of `transformers`.
+GEMMA: dict[str, Any] = {
+    "model_type": "gemma2",
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_attention_heads": 8,
+    "num_hidden_layers": 26,
+    "num_key_value_heads": 4,
+    "vocab_size": 256000,
+}
+LONGROPE = {"rope_type": "longrope", "short_factor": [1, 1], "long_factor": [2, 2]}
 LLAMA_ROPE = Rope(500000.0, Llama3Scaling(8.0, 1.0, 4.0, 8192))
 
 
@@ -126,7 +138,7 @@ def test_head_dim_may_differ_from_width_over_heads() -> None:
 @pytest.mark.parametrize(
     ("base", "fields", "message"),
     [
-        (LLAMA, {"model_type": "mamba"}, "model_type: 'mamba' is not supported, only 'llama', 'qwen2'"),
+        (LLAMA, {"model_type": "mamba"}, "model_type: 'mamba' is not supported, only 'llama', 'mis"),
         (LLAMA, {"model_type": None}, "model_type: None"),
         (LLAMA, {"hidden_act": "gelu"}, "hidden_act: 'gelu'"),
         (LLAMA, {"num_key_value_heads": 5}, "num_key_value_heads: 5 does not divide"),
@@ -138,14 +150,84 @@ def test_head_dim_may_differ_from_width_over_heads() -> None:
         (LLAMA, {"rms_norm_eps": float("nan")}, "rms_norm_eps: nan"),
         (LLAMA, {"rope_theta": -1}, "rope_theta: -1"),
         (LLAMA, {"rope_scaling": "llama3"}, "rope_scaling: 'llama3' is not an object"),
-        (LLAMA, {"rope_scaling": {"rope_type": "yarn", "factor": 4}}, "rope_scaling: type 'yarn'"),
-        (LLAMA, {"rope_parameters": {"rope_type": "longrope"}}, "rope_parameters: type 'longrope'"),
+        (LLAMA, {"rope_scaling": {"rope_type": "dynamic", "factor": 4}}, "rope_scaling: type 'dynamic'"),
+        (LLAMA, {"rope_parameters": {"rope_type": "proportional"}}, "rope_parameters: type 'proportional'"),
+        (LLAMA, {"rope_parameters": {"rope_type": "longrope"}}, "short_factor: None is not a list"),
+        (LLAMA, {"rope_parameters": LONGROPE}, "short_factor: has 2 numbers, not 64"),
+        (LLAMA, {"rope_parameters": {**LONGROPE, "short_factor": [0]}}, "short_factor: 0 is not a positive"),
+        (LLAMA, {"rope_scaling": {"type": "linear", "factor": 2, "mrope_section": []}}, "mrope_section"),
+        (
+            LLAMA,
+            {"rope_parameters": {"full_attention": {}, "other": {}}},
+            "rope_parameters.other: is neither",
+        ),
+        (LLAMA, {"rope_parameters": {"full_attention": 1}}, "full_attention: 1 is not an object"),
         (LLAMA, {"rope_scaling": {"rope_type": "llama3"}}, "factor: missing"),
-        (LLAMA, {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        (LLAMA, {"partial_rotary_factor": 0.51}, "partial_rotary_factor: 0.51 of a head of 128"),
+        (LLAMA, {"partial_rotary_factor": 1.5}, "partial_rotary_factor"),
+        (LLAMA, {"partial_rotary_factor": 0.001}, "partial_rotary_factor"),
         (LLAMA, {"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
-        (QWEN, {"use_sliding_window": True}, "use_sliding_window"),
+        (QWEN, {"use_sliding_window": True, "sliding_window": 0}, "sliding_window: 0"),
+        (QWEN, {"use_sliding_window": True, "max_window_layers": -1}, "max_window_layers: -1"),
+        (
+            QWEN,
+            {"use_sliding_window": True, "layer_types": ["full_attention"]},
+            "layer_types: is not a list of 28",
+        ),
+        (QWEN, {"use_sliding_window": True, "layer_types": ["linear"] * 28}, "layer_types: 'linear'"),
+        (LLAMA, {"model_type": "smollm3", "no_rope_layers": [1]}, "no_rope_layers: is not a list of 32"),
+        (GEMMA, {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        (GEMMA, {"sliding_window": None}, "sliding_window: null"),
+        (GEMMA, {"model_type": "gemma3", "text_config": None}, "hidden_size: missing|num_.*: missing"),
     ],
 )
 def test_what_is_not_supported_is_named(base: dict[str, Any], fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         decoder_config({**base, **fields})
+
+
+def test_what_gemma_leaves_out() -> None:
+    config = decoder_config(GEMMA)
+    assert (config.head_dim, config.max_positions, config.tied, config.activation) == (
+        256,
+        8192,
+        True,
+        "gelu",
+    )
+    assert (config.attention_cap, config.logit_cap, config.attention_scale) == (50.0, 30.0, 1 / 16)
+    assert (config.window, config.window_layers) == (4096, frozenset(range(0, 26, 2)))
+    assert (config.embedding_scale, config.norm_offset) == (48.0, 1.0)
+
+
+def test_a_head_of_its_own_beats_the_default_of_the_architecture() -> None:
+    assert not decoder_config({**GEMMA, "tie_word_embeddings": False}).tied
+
+
+@pytest.mark.parametrize(
+    ("options", "magnitude"),
+    [
+        ({}, 0.1 * math.log(4) + 1),
+        ({"attention_factor": 1.5}, 1.5),
+        ({"mscale": 2.0, "mscale_all_dim": 1.0}, (0.2 * math.log(4) + 1) / (0.1 * math.log(4) + 1)),
+        ({"mscale": 2.0}, 0.1 * math.log(4) + 1),
+    ],
+)
+def test_yarn_as_qwen_instructs(options: dict[str, float], magnitude: float) -> None:
+    """Four times the context, though max_position_embeddings stays as it was."""
+    yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768, **options}
+    config = decoder_config({**QWEN, "rope_scaling": yarn})
+    assert config.max_positions == 131072
+    assert isinstance(config.rope.scaling, YarnScaling)
+    assert config.rope.scaling.factor == 4.0
+    assert config.rope.scaling.magnitude == pytest.approx(magnitude)
+
+
+def test_the_factor_of_longrope_is_how_much_longer_the_context_became() -> None:
+    """As Phi-3-mini-128k has it: the original length beside the settings, and the type by its first name."""
+    rope = {"type": "su", "short_factor": [1.0] * 64, "long_factor": [2.0] * 64}
+    phi = {**LLAMA, "model_type": "phi3", "original_max_position_embeddings": 4096, "rope_scaling": rope}
+    config = decoder_config(phi)
+    assert isinstance(config.rope.scaling, LongScaling)
+    assert config.rope.border == 4096
+    assert config.rope.scaling.magnitude == pytest.approx(math.sqrt(1 + math.log(32) / math.log(4096)))
+    assert decoder_config(LLAMA).rope.border is None
