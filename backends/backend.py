@@ -30,6 +30,7 @@ __all__ = [
     "Rejected",
     "Sampling",
     "Timings",
+    "TokenScore",
     "Unavailable",
     "Usage",
 ]
@@ -56,14 +57,31 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int = 0
 
 
-class Delta(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of an answer. The last one, and only it, has `finish` and `usage`.
+class TokenScore(msgspec.Struct, frozen=True, kw_only=True):
+    """One token alone, and how likely the model held it.
 
+    `text` has U+FFFD where the token is no whole character; a control token has its name there, and no `data`.
+    """
+
+    text: str
+    data: bytes
+    logprob: float | None  # natural logarithm, of the raw distribution; None for the first token of a prompt
+    top: "tuple[TokenScore, ...]" = ()  # the likeliest tokens, best first; theirs are empty
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of an answer. The last one of each answer has `finish`; the last of all, and only it, has `usage`.
+
+    `scores`, where they were asked for: of the tokens that the text is made of. Joined, those of an answer are all
+    that it says; but for stop strings, which may cut a token, so is their `data`.
     `stopped_by`: the stop string that ended the answer, None where none did or the server does not tell.
     """
 
+    index: int = 0  # which of several answers to the prompt
     text: str = ""
     tokens: int = 0
+    scores: tuple[TokenScore, ...] = ()
+    prompt: tuple[TokenScore, ...] = ()  # scores of the whole prompt, in the first delta of answer 0
     finish: FinishReason | None = None
     usage: Usage | None = None
     timings: Timings | None = None

@@ -11,13 +11,12 @@ from backends.backend import (
     DeadlineExceeded,
     Delta,
     Generation,
-    Overloaded,
     Rejected,
     Unavailable,
-    Usage,
 )
+from backends.deltas import DeltaReader
 from backends.link import EngineLink, EngineLost
-from backends.tokenizer import Detokenizer, TemplateError, Tokenizer
+from backends.tokenizer import TemplateError, Tokenizer
 from backends.wire import Abort, EngineConfig, Event, Load, Output, Outputs, Refused, Submit
 
 RECONNECT = 0.1  # seconds between the end of one link and the next
@@ -95,7 +94,7 @@ class LocalBackend:
     async def stream(self, generation: Generation) -> AsyncGenerator[Delta, None]:
         """As `backends.backend.Backend`. A delta comes when there is text; it may stand for several tokens."""
         ids = await self._ids(generation)
-        answer = _Answer(self.name, len(ids), self._tokenizer.detokenizer(), generation.sampling.stop)
+        answer = DeltaReader(self.name, ids, generation.sampling, self._tokenizer)
         id, inbox = self._open(generation, ids)
         hung = self._expect_end(generation.timeout, inbox)
         try:
@@ -185,68 +184,3 @@ class LocalBackend:
             self._on_event(event)
         except Exception:
             _log.exception("%s: nobody could use a %s event", self.name, type(event).__name__)
-
-
-class _Answer:
-    """What one generation's outputs say, as deltas."""
-
-    def __init__(
-        self, engine: str, prompt_tokens: int, detokenizer: Detokenizer, stops: tuple[str, ...]
-    ) -> None:
-        self.ended = False  # whether the engine has said its last word
-        self._engine = engine
-        self._prompt_tokens = prompt_tokens
-        self._detokenizer = detokenizer
-        self._stops = stops
-        self._tokens = 0  # of the whole answer
-        self._untold = 0  # of these, not yet in a delta: their bytes are no whole character yet
-
-    def take(self, message: Output | Refused | BackendError) -> Delta | None:
-        """Raises BackendError where the generation has failed."""
-        if isinstance(message, BackendError):
-            raise message
-        if isinstance(message, Refused):
-            self.ended = True
-            raise _refusal(message)
-        self.ended = message.finish is not None
-        self._tokens += len(message.ids)
-        self._untold += len(message.ids)
-        return self._last(message) if self.ended else self._next(message)
-
-    def _next(self, output: Output) -> Delta | None:
-        text = self._detokenizer.push(output.ids)
-        if not text:
-            return None
-        tokens, self._untold = self._untold, 0
-        return Delta(text=text, tokens=tokens)
-
-    def _last(self, output: Output) -> Delta:
-        if output.finish == "error":
-            _log.error("%s: generation failed: %s", self._engine, output.error)
-            raise Unavailable(f"engine {self._engine} failed at this request", "engine_error")
-        if output.finish == "deadline":
-            raise DeadlineExceeded("the request's time is used up")
-        return Delta(
-            text=self._detokenizer.finish(output.ids, output.trim),
-            tokens=self._untold,
-            finish=output.finish,
-            usage=Usage(
-                prompt_tokens=self._prompt_tokens,
-                completion_tokens=self._tokens,
-                cached_tokens=output.cached,
-            ),
-            timings=output.timings,
-            stopped_by=self._stopped_by(),
-        )
-
-    def _stopped_by(self) -> str | None:
-        """The stop string whose match ended first; of all that begin what was trimmed, that is the shortest."""
-        trimmed = self._detokenizer.trimmed
-        matched = [stop for stop in self._stops if trimmed.startswith(stop.encode())]
-        return min(matched, key=len, default=None)
-
-
-def _refusal(refused: Refused) -> BackendError:
-    if refused.code == "overloaded":
-        return Overloaded(refused.message)
-    return Rejected(refused.message, refused.code)

@@ -115,6 +115,14 @@ class Tokenizer:
                 vocabulary[id] = added[id].content.encode()
         return vocabulary
 
+    def token(self, id: int) -> tuple[str, bytes]:
+        """One token decoded alone: its text, with U+FFFD for what is no whole character, and its bytes.
+
+        A control token has its name for text and no bytes; an id without meaning has neither.
+        """
+        data = self._vocabulary[id] if id < len(self._vocabulary) else b""
+        return data.decode("utf-8", "replace") or self._tokenizer.id_to_token(id) or "", data
+
     def detokenizer(self) -> "Detokenizer":
         return Detokenizer(self._vocabulary)
 

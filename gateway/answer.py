@@ -73,9 +73,10 @@ class AnswerStream:
         except BaseException:  # the end, an error of the backend, or a cancellation
             await self.aclose()
             raise
-        self._text.append(delta.text)
+        if not delta.index:  # of several answers the first is remembered
+            self._text.append(delta.text)
         self._tokens += delta.tokens
-        if delta.finish is not None:
+        if delta.usage is not None:
             self._last = delta
         return delta
 

@@ -112,7 +112,7 @@ class Dispatcher:
     def _most_tokens(self, request: Request, signals: Sequence[TierSignals]) -> int:
         """What the request uses at most, on any tier that it fits."""
         fitting = [tier for tier in signals if fits(tier, request.max_tokens)]
-        return max(tier.prompt_tokens + self._max_tokens(request, tier) for tier in fitting)
+        return max(tier.prompt_tokens + request.n * self._max_tokens(request, tier) for tier in fitting)
 
     def _max_tokens(self, request: Request, tier: TierSignals) -> int:
         if request.max_tokens is not None:
@@ -127,22 +127,12 @@ class Dispatcher:
     def _start(
         self, request: Request, encoded: Encoded, tier: Tier, replica: Replica, deadline: float
     ) -> AsyncGenerator[Delta, None]:
-        length = encoded.length(replica)
-        room = tier.context_length - length
+        room = tier.context_length - encoded.length(replica)
         generation = Generation(
             id=request.id,
             prompt=encoded.prompt,
             ids=encoded.of(replica),
-            sampling=Sampling(
-                max_tokens=request.max_tokens or min(self._server.default_max_tokens, room),
-                temperature=request.temperature,
-                top_p=request.top_p,
-                top_k=request.top_k,
-                seed=request.seed if request.seed is not None else secrets.randbits(63),
-                stop=request.stop,
-                stop_token_ids=request.stop_token_ids,
-                ignore_eos=request.ignore_eos,
-            ),
+            sampling=_sampling(request, min(self._server.default_max_tokens, room)),
             salt=self._salts[request.tenant.name],
             priority=request.priority,
             timeout=max(0.0, deadline - asyncio.get_running_loop().time()),
@@ -192,6 +182,28 @@ class Dispatcher:
             headers=headers,
             deltas=AnswerStream(attempt, epilogue),
         )
+
+
+def _sampling(request: Request, default_max_tokens: int) -> Sampling:
+    return Sampling(
+        max_tokens=default_max_tokens if request.max_tokens is None else request.max_tokens,
+        temperature=request.temperature,
+        top_p=request.top_p,
+        top_k=request.top_k,
+        seed=request.seed if request.seed is not None else secrets.randbits(63),
+        stop=request.stop,
+        stop_token_ids=request.stop_token_ids,
+        ignore_eos=request.ignore_eos,
+        min_p=request.min_p,
+        presence_penalty=request.presence_penalty,
+        frequency_penalty=request.frequency_penalty,
+        repetition_penalty=request.repetition_penalty,
+        logit_bias=dict(request.logit_bias),
+        min_tokens=request.min_tokens,
+        n=request.n,
+        logprobs=request.logprobs,
+        prompt_logprobs=request.prompt_logprobs,
+    )
 
 
 def _reason(route: Route, attempt: Attempt) -> str:

@@ -1,6 +1,7 @@
 """Every error that a client can see, as one exception type that each dialect renders in its own shape."""
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +9,7 @@ from backends.backend import BackendError, DeadlineExceeded, Overloaded, Rejecte
 
 SERVER_ERROR = "server_error"
 OVERLOADED = 529  # Anthropic's status for what is 503 elsewhere
+_FIELD = re.compile(r"(?P<field>[a-z_]{1,40}): ")  # what a message begins with that is about a field
 CLIENT_GONE = 499  # nginx's word for a client that did not wait; it is counted and logged, never sent
 
 
@@ -46,7 +48,8 @@ def as_api_error(error: Exception) -> ApiError:
         case ApiError():
             return error
         case Rejected():
-            return ApiError(400, error.message, code=error.code)
+            named = _FIELD.match(error.message)
+            return ApiError(400, error.message, code=error.code, param=named and named["field"])
         case DeadlineExceeded():
             # It would only take as long again.
             return _server_error(504, error.message, error.code, {"x-should-retry": "false"})

@@ -28,6 +28,15 @@ class Request:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    min_tokens: int = 0
+    n: int = 1
+    logprobs: int | None = None  # alternatives told with each token's; None: no logprobs
+    prompt_logprobs: bool = False
     session: str | None  # "new", an id, or None
     timeout: float  # seconds
     priority: int

@@ -69,8 +69,8 @@ def choose(signals: Signals, policy: Policy) -> Route:
 
 
 def fits(tier: TierSignals, max_tokens: int | None) -> bool:
-    """Whether the prompt and the answer asked for (at least one token) fit into the tier's context."""
-    return tier.prompt_tokens + (max_tokens or 1) <= tier.context_length
+    """Whether the prompt and the answer asked for (None: at least one token) fit into the tier's context."""
+    return tier.prompt_tokens + (1 if max_tokens is None else max_tokens) <= tier.context_length
 
 
 def _cheapest_good_enough(

@@ -242,6 +242,7 @@ class _Follower:
         self._tracer = tracer
         self._started = time.monotonic()
         self._begun = False
+        self._reasons: list[str] = []  # why each answer ended
         self._finished = False
 
     def see(self, delta: Delta) -> None:
@@ -251,14 +252,15 @@ class _Follower:
             self._begun = True
             self._span.set_attribute(self._names["first_chunk"], time.monotonic() - self._started)
         if delta.finish is not None:
-            self._finish(delta)
-
-    def _finish(self, delta: Delta) -> None:
-        self._finished = True
-        self._span.set_attribute(self._names["finish"], [delta.finish or ""])
+            self._reasons.append(delta.finish)
         if delta.usage is not None:
-            for key in ("prompt_tokens", "completion_tokens", "cached_tokens"):
-                self._span.set_attribute(self._names[key], getattr(delta.usage, key))
+            self._finish(delta, delta.usage)
+
+    def _finish(self, delta: Delta, usage: Usage) -> None:
+        self._finished = True
+        self._span.set_attribute(self._names["finish"], self._reasons)
+        for key in ("prompt_tokens", "completion_tokens", "cached_tokens"):
+            self._span.set_attribute(self._names[key], getattr(usage, key))
         if delta.timings is not None:
             self._stages(delta.timings)
 

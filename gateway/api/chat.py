@@ -6,17 +6,25 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from backends.backend import Delta
 from backends.prompt import ChatMessage, Prompt
-from gateway.api.dialect import Chunk, Dialect, Finish
-from gateway.api.fields import GENERATION_OFF, GenerationBody, Off, Tokens, convert_generation, without_off
-from gateway.api.rendering import ChoiceRendering
+from gateway.api.dialect import Dialect, Finish
+from gateway.api.fields import (
+    GENERATION_OFF,
+    GenerationBody,
+    Off,
+    Tokens,
+    Top,
+    convert_generation,
+    without_off,
+)
+from gateway.api.logprobs import chat_logprobs, joined_scores
+from gateway.api.rendering import Choice, ChoiceRendering
 from gateway.api.strictjson import decode_object, invalid
 from gateway.config import Tenant
 
 CHAT_OFF: Off = {
     **GENERATION_OFF,
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "parallel_tool_calls": (True, False),
@@ -62,6 +70,12 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ChatBody(GenerationBody, frozen=True, kw_only=True):
     messages: Annotated[list[Message], Meta(min_length=1)]
     max_completion_tokens: Tokens | None = None
+    logprobs: bool = False
+    top_logprobs: Top = 0
+
+    @property
+    def told_logprobs(self) -> int | None:
+        return self.top_logprobs if self.logprobs else None
 
     @property
     def most_tokens(self) -> int | None:
@@ -76,21 +90,24 @@ class ChatRendering(ChoiceRendering):
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def begun(self) -> Sequence[Chunk]:
-        return [self._chunk({"role": "assistant", "content": ""}, None)]
+    def begun(self, index: int) -> Choice:
+        return _part(index, {"role": "assistant", "content": ""})
 
-    def piece(self, text: str) -> Sequence[Chunk]:
-        return [self._chunk({"content": text}, None)]
+    def more(self, delta: Delta) -> Choice:
+        logprobs = chat_logprobs(delta.scores) if delta.scores else None
+        return _part(delta.index, {"content": delta.text}) | {"logprobs": logprobs}
 
-    def ended(self, finish: Finish) -> Chunk:
-        return self._chunk({}, finish)
+    def ended(self, index: int, finish: Finish) -> Choice:
+        return _part(index, {}) | {"finish_reason": finish}
 
-    def _chunk(self, delta: dict[str, Any], finish: Finish | None) -> Chunk:
-        return self.chunk([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}])
-
-    def choice(self, text: str, finish: Finish) -> dict[str, Any]:
-        message = {"role": "assistant", "content": text, "refusal": None}
-        return {"index": 0, "message": message, "logprobs": None, "finish_reason": finish}
+    def choice(self, index: int, deltas: Sequence[Delta], finish: Finish) -> Choice:
+        text = "".join(delta.text for delta in deltas)
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": text, "refusal": None},
+            "logprobs": chat_logprobs(joined_scores(deltas)) if self.scored else None,
+            "finish_reason": finish,
+        }
 
 
 class Chat(Dialect[ChatBody, ChatRendering]):
@@ -100,7 +117,12 @@ class Chat(Dialect[ChatBody, ChatRendering]):
         return decode(data)
 
     async def open(self, body: ChatBody, tenant: Tenant) -> tuple[Prompt, ChatRendering]:
-        return body.to_prompt(), ChatRendering(body.include_usage)
+        scored = body.told_logprobs is not None
+        return body.to_prompt(), ChatRendering(body.n, body.include_usage, scored=scored)
+
+
+def _part(index: int, delta: dict[str, Any]) -> Choice:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
 
 def decode(data: bytes) -> ChatBody:
@@ -115,4 +137,6 @@ def decode(data: bytes) -> ChatBody:
     body = convert_generation(fields, ChatBody, CHAT_OFF)
     if None not in (body.max_tokens, body.max_completion_tokens) and body.max_tokens != body.most_tokens:
         raise invalid("max_tokens", "differs from max_completion_tokens")
+    if body.top_logprobs and not body.logprobs:
+        raise invalid("top_logprobs", "only allowed where logprobs is true")
     return body

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
-from backends.backend import Usage
+from backends.backend import Delta, Usage
 from backends.prompt import Prompt
 from gateway.config import Tenant
 from gateway.errors import ApiError
@@ -36,8 +36,12 @@ class Body(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a complete answer ended. `stopped_by`: the stop string, where one ended it and that is known."""
+    """How an answer ended, the last of several. `stopped_by`: the stop string, where one did and that is known.
 
+    `usage`: of all of them.
+    """
+
+    index: int = 0
     finish: Finish
     usage: Usage
     stopped_by: str | None = None
@@ -55,7 +59,8 @@ class Rendering(ABC):
     def opening(self, answer: Answer) -> Sequence[Chunk]: ...
 
     @abstractmethod
-    def piece(self, text: str) -> Sequence[Chunk]: ...
+    def piece(self, delta: Delta) -> Sequence[Chunk]:
+        """For deltas with text or scores, and for the end of each of several answers but the last."""
 
     @abstractmethod
     def closing(self, ending: Ending) -> Sequence[Chunk]: ...
@@ -67,7 +72,7 @@ class Rendering(ABC):
     def broken(self, error: ApiError) -> Sequence[Chunk]: ...
 
     @abstractmethod
-    def whole(self, answer: Answer, text: str, ending: Ending) -> Chunk: ...
+    def whole(self, answer: Answer, deltas: Sequence[Delta], ending: Ending) -> Chunk: ...
 
 
 B = TypeVar("B", bound=Body)

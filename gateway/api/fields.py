@@ -4,6 +4,7 @@ null means absent, everywhere. A field that asks for something we do not do is r
 the value that means "off" is taken, since many clients spell their defaults out.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeVar
@@ -11,26 +12,25 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from backends.wire import MAX_ANSWERS, MAX_BIASED, MAX_TOP
 from gateway.api.strictjson import Path, convert_error, invalid
 from gateway.request import Request
 
 INT32 = 2**31 - 1
+TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
 Tokens = Annotated[int, Meta(ge=1, le=INT32)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
+Top = Annotated[int, Meta(ge=0, le=MAX_TOP)]
 TopP = Annotated[float, Meta(gt=0, le=1)]
 Stop = Annotated[str, Meta(min_length=1, max_length=1024)]
 Off = Mapping[str, tuple[Any, ...]]
 """By field: the values, besides null, that ask for nothing."""
 
 ZERO = (0, 0.0)
-GENERATION_OFF: Off = {
-    "n": (1,),
-    "frequency_penalty": ZERO,
-    "presence_penalty": ZERO,
-    "logit_bias": ({},),
-    "store": (False,),
-}
+GENERATION_OFF: Off = {"store": (False,)}
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 Generation = TypeVar("Generation", bound="GenerationBody")
@@ -55,11 +55,18 @@ class OpenAIBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class GenerationBody(OpenAIBody, frozen=True, kw_only=True):
-    """Fields of `/v1/chat/completions` and `/v1/completions` alike. `top_k`, `stop_token_ids` and `ignore_eos` are
-    extensions that vLLM has too."""
+    """Fields of `/v1/chat/completions` and `/v1/completions` alike. `top_k`, `min_p`, `repetition_penalty`,
+    `min_tokens`, `stop_token_ids` and `ignore_eos` are extensions that vLLM has too."""
 
+    n: Annotated[int, Meta(ge=1, le=MAX_ANSWERS)] = 1
     max_tokens: Tokens | None = None
     top_k: Annotated[int, Meta(ge=-1, le=INT32)] = 0  # 0 and -1: off
+    min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] = 1.0
+    logit_bias: Annotated[dict[str, Bias], Meta(max_length=MAX_BIASED)] = {}
+    min_tokens: Annotated[int, Meta(ge=0, le=INT32)] = 0
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: Stop | Annotated[list[Stop], Meta(max_length=16)] | None = None
     stop_token_ids: Annotated[list[Annotated[int, Meta(ge=0, le=INT32)]], Meta(max_length=64)] = []
@@ -84,6 +91,11 @@ class GenerationBody(OpenAIBody, frozen=True, kw_only=True):
         """The 64 bits of a signed seed, as the engines want them."""
         return None if self.seed is None else self.seed % 2**64
 
+    @property
+    def told_logprobs(self) -> int | None:
+        """How many alternatives each token's logprob comes with; None for no logprobs."""
+        return None
+
     def sampled(self, request: Request) -> Request:
         return replace(
             request,
@@ -95,6 +107,14 @@ class GenerationBody(OpenAIBody, frozen=True, kw_only=True):
             stop=self.stops,
             stop_token_ids=tuple(self.stop_token_ids),
             ignore_eos=self.ignore_eos,
+            min_p=self.min_p,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
+            logit_bias={int(id): bias for id, bias in self.logit_bias.items()},
+            min_tokens=self.min_tokens,
+            n=self.n,
+            logprobs=self.told_logprobs,
         )
 
 
@@ -127,4 +147,11 @@ def convert_generation(fields: dict[str, Any], body: type[Generation], off: Off)
     converted = convert(fields, body, off)
     if converted.stream_options is not None and not converted.stream:
         raise invalid("stream_options", "only allowed where stream is true")
+    for id in converted.logit_bias:
+        if not TOKEN_ID.fullmatch(id):
+            raise invalid("logit_bias", f"{id[:64]!r} is not the id of a token")
+    if converted.most_tokens is not None and converted.min_tokens > converted.most_tokens:
+        raise invalid(
+            "min_tokens", f"{converted.min_tokens} are more than max_tokens, {converted.most_tokens}"
+        )
     return converted

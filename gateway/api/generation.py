@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from backends.backend import Delta, Unavailable
 from backends.prompt import Prompt
-from gateway.api.dialect import Body, Dialect, Ending, Rendering
+from gateway.api.dialect import Body, Dialect, Ending, Finish, Rendering
 from gateway.api.sse import EventStream
 from gateway.api.strictjson import invalid
 from gateway.api.watching import disconnected, watched
@@ -91,14 +91,13 @@ class Generation(Generic[B, R]):
 
     async def _whole(self, call: _Call[R]) -> Response:
         answer = await self._answer(call)
-        texts: list[str] = []
-        last: Delta | None = None
         async with aclosing(answer.deltas) as deltas:
-            async for last in deltas:
-                texts.append(last.text)
-        ending = _ending(last)
+            told = [delta async for delta in deltas]
+        for delta in told:
+            _finish(delta)
+        ending = _ending(told[-1] if told else None)
         call.exchange.usage = ending.usage
-        whole = call.rendering.whole(answer, "".join(texts), ending)
+        whole = call.rendering.whole(answer, told, ending)
         await self._keep(call)
         return Response(msgspec.json.encode(whole), headers=answer.headers, media_type="application/json")
 
@@ -127,8 +126,9 @@ class Generation(Generic[B, R]):
             await stream.events(call.rendering.opening(answer))
             last: Delta | None = None
             async for last in deltas:
-                if last.text:
-                    await stream.events(call.rendering.piece(last.text))
+                ended = _finish(last) is not None and last.usage is None
+                if last.text or last.scores or last.prompt or ended:
+                    await stream.events(call.rendering.piece(last))
             ending = _ending(last)
             call.exchange.usage = ending.usage
             await stream.events(call.rendering.closing(ending))
@@ -183,11 +183,17 @@ def request_of(
 
 def _ending(last: Delta | None) -> Ending:
     """How the answer ended. Raises Unavailable if it only stopped coming: that must not look like an end."""
-    if last is None or last.finish is None or last.usage is None:
+    finish = None if last is None else _finish(last)
+    if last is None or finish is None or last.usage is None:
         raise Unavailable("the answer ended before it was complete", "upstream_eof")
-    if last.finish != "stop" and last.finish != "length":
-        raise Unavailable(f"the engine ended the answer: {last.finish}", "engine_error")
-    return Ending(finish=last.finish, usage=last.usage, stopped_by=last.stopped_by)
+    return Ending(index=last.index, finish=finish, usage=last.usage, stopped_by=last.stopped_by)
+
+
+def _finish(delta: Delta) -> Finish | None:
+    """Raises Unavailable where an answer ended for no reason that a client may be told as its end."""
+    if delta.finish is None or delta.finish == "stop" or delta.finish == "length":
+        return delta.finish
+    raise Unavailable(f"the engine ended the answer: {delta.finish}", "engine_error")
 
 
 def _timeout(given: str | None, longest: float) -> float:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from backends.backend import Usage
+from backends.backend import Delta, Usage
 from gateway.api.dialect import Chunk, Ending, Rendering
 from gateway.errors import ApiError, anthropic_error
 from gateway.request import Answer
@@ -23,9 +23,9 @@ class MessageRendering(Rendering):
             {"type": "ping"},
         ]
 
-    def piece(self, text: str) -> Sequence[Chunk]:
-        delta = {"type": "text_delta", "text": text}
-        return [{"type": "content_block_delta", "index": 0, "delta": delta}]
+    def piece(self, delta: Delta) -> Sequence[Chunk]:
+        added = {"type": "text_delta", "text": delta.text}
+        return [{"type": "content_block_delta", "index": 0, "delta": added}]
 
     def closing(self, ending: Ending) -> Sequence[Chunk]:
         delta = {"stop_reason": _stop_reason(ending), "stop_sequence": ending.stopped_by}
@@ -40,10 +40,10 @@ class MessageRendering(Rendering):
     def broken(self, error: ApiError) -> Sequence[Chunk]:
         return [anthropic_error(error)]
 
-    def whole(self, answer: Answer, text: str, ending: Ending) -> Chunk:
+    def whole(self, answer: Answer, deltas: Sequence[Delta], ending: Ending) -> Chunk:
         return _message(
             answer,
-            content=[_text(text)],
+            content=[_text("".join(delta.text for delta in deltas))],
             usage=_usage(ending.usage),
             stop_reason=_stop_reason(ending),
             stop_sequence=ending.stopped_by,

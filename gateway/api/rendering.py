@@ -4,57 +4,77 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from backends.backend import Usage
+from backends.backend import Delta, Usage
 from gateway.api.dialect import Chunk, Ending, Finish, Rendering
 from gateway.errors import ApiError, openai_error
 from gateway.request import Answer
 
+Choice = dict[str, Any]
+
 
 class ChoiceRendering(Rendering):
-    """One answer's."""
+    """Up to eight answers to one prompt, as `choices` by their `index`."""
 
     id_prefix: ClassVar[str]
     whole_object: ClassVar[str]
     chunk_object: ClassVar[str]
 
-    def __init__(self, include_usage: bool) -> None:
+    def __init__(self, n: int, include_usage: bool, *, scored: bool) -> None:
+        """`scored`: whether logprobs are asked for."""
+        self.n = n
+        self.scored = scored
         self._head: Chunk = {}
         self._include_usage = include_usage
         # Asked for, it is in every chunk: null until the last one.
         self._usage: Chunk = {"usage": None} if include_usage else {}
 
     @abstractmethod
-    def begun(self) -> Sequence[Chunk]:
-        """What a stream begins with."""
+    def begun(self, index: int) -> Choice | None:
+        """What a choice's stream begins with."""
 
     @abstractmethod
-    def ended(self, finish: Finish) -> Chunk:
-        """Why the text ended."""
+    def more(self, delta: Delta) -> Choice:
+        """More of a choice's text."""
 
     @abstractmethod
-    def choice(self, text: str, finish: Finish) -> dict[str, Any]:
-        """The whole text, in an answer that is not streamed."""
+    def ended(self, index: int, finish: Finish) -> Choice:
+        """Why a choice's text ended."""
+
+    @abstractmethod
+    def choice(self, index: int, deltas: Sequence[Delta], finish: Finish) -> Choice:
+        """A whole choice, in an answer that is not streamed."""
 
     def opening(self, answer: Answer) -> Sequence[Chunk]:
         self._head = self._headed(answer)
-        return self.begun()
+        begun = [self.begun(index) for index in range(self.n)]
+        return [self.chunk(choice) for choice in begun if choice is not None]
+
+    def piece(self, delta: Delta) -> Sequence[Chunk]:
+        chunks = [self.chunk(self.more(delta))] if delta.text or delta.scores else []
+        if delta.usage is None and (delta.finish == "stop" or delta.finish == "length"):
+            chunks.append(self.chunk(self.ended(delta.index, delta.finish)))
+        return chunks
 
     def closing(self, ending: Ending) -> Sequence[Chunk]:
-        closing = [self.ended(ending.finish)]
+        closing = [self.chunk(self.ended(ending.index, ending.finish))]
         if self._include_usage:
-            closing.append({**self.chunk([]), "usage": _usage(ending.usage)})
+            closing.append({**self.chunk(), "usage": _usage(ending.usage)})
         return closing
 
     def broken(self, error: ApiError) -> Sequence[Chunk]:
         return [openai_error(error)]
 
-    def whole(self, answer: Answer, text: str, ending: Ending) -> Chunk:
-        choices = [self.choice(text, ending.finish)]
+    def whole(self, answer: Answer, deltas: Sequence[Delta], ending: Ending) -> Chunk:
+        choices = []
+        for index in range(self.n):
+            own = [delta for delta in deltas if delta.index == index]
+            finish = next((delta.finish for delta in own if delta.finish is not None), ending.finish)
+            choices.append(self.choice(index, own, "length" if finish == "length" else "stop"))
         usage = _usage(ending.usage)
         return {**self._headed(answer), "object": self.whole_object, "choices": choices, "usage": usage}
 
-    def chunk(self, choices: list[dict[str, Any]]) -> Chunk:
-        return {**self._head, "object": self.chunk_object, "choices": choices, **self._usage}
+    def chunk(self, *choices: Choice) -> Chunk:
+        return {**self._head, "object": self.chunk_object, "choices": list(choices), **self._usage}
 
     def _headed(self, answer: Answer) -> Chunk:
         return {"id": f"{self.id_prefix}{answer.id}", "created": answer.created, "model": answer.tier}

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from backends.backend import Usage
+from backends.backend import Delta, Usage
 from gateway.api.dialect import Chunk, Ending, Rendering
 from gateway.api.responses import ResponsesBody, told_part
 from gateway.archive import new_id
@@ -39,9 +39,9 @@ class ResponseRendering(Rendering):
             self._part_event("response.content_part.added", part=told_part("output_text", "")),
         ]
 
-    def piece(self, text: str) -> Sequence[Chunk]:
-        self.text += text
-        return [self._part_event("response.output_text.delta", delta=text, logprobs=[])]
+    def piece(self, delta: Delta) -> Sequence[Chunk]:
+        self.text += delta.text
+        return [self._part_event("response.output_text.delta", delta=delta.text, logprobs=[])]
 
     def closing(self, ending: Ending) -> Sequence[Chunk]:
         response = self._conclude(ending)
@@ -67,9 +67,9 @@ class ResponseRendering(Rendering):
             events.append(self._event("response.failed", response=self.cut("failed", failure)))
         return events
 
-    def whole(self, answer: Answer, text: str, ending: Ending) -> Chunk:
+    def whole(self, answer: Answer, deltas: Sequence[Delta], ending: Ending) -> Chunk:
         self._begin(answer)
-        self.text = text
+        self.text = "".join(delta.text for delta in deltas)
         return self._conclude(ending)
 
     def cut(self, status: str, error: Chunk | None = None) -> Chunk:

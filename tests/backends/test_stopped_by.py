@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from backends.local import _Answer
+from backends.deltas import DeltaReader
 from backends.tokenizer import Tokenizer
-from backends.wire import Output
+from backends.wire import Output, Sampling
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_the_string_whose_match_ended_first(
     byte_model: Path, stops: tuple[str, ...], tail: str, stopped_by: str | None
 ) -> None:
     tokenizer = Tokenizer(byte_model)
-    answer = _Answer("7b/0", 3, tokenizer.detokenizer(), stops)
+    answer = DeltaReader("7b/0", [1, 2, 3], Sampling(max_tokens=99, stop=stops), tokenizer)
     ids = tokenizer._ids([f"said {tail}"], add_special_tokens=False)
     delta = answer.take(Output(id="g", ids=ids, finish="stop", trim=len(tail.encode())))
     assert delta is not None

@@ -43,10 +43,33 @@ def test_everything_that_is_honoured() -> None:
     body = parse(
         max_tokens=5, temperature=0, top_p=0.5, top_k=40, seed=-1, stop=["a", "b"], stop_token_ids=[0, 7],
         ignore_eos=True, stream=True, stream_options={"include_usage": True, "include_obfuscation": False},
+        n=8, min_p=0.1, presence_penalty=-2, frequency_penalty=2, repetition_penalty=1.5, min_tokens=5,
+        logit_bias={"0": -100, "4294967295": 0.5}, logprobs=True, top_logprobs=20,
     )  # fmt: skip
     assert (body.most_tokens, body.temperature, body.top_p, body.top_k) == (5, 0.0, 0.5, 40)
     assert (body.unsigned_seed, body.stops, body.stop_token_ids) == (2**64 - 1, ("a", "b"), [0, 7])
     assert body.ignore_eos and body.stream and body.include_usage
+    assert (body.n, body.min_p, body.presence_penalty, body.frequency_penalty) == (8, 0.1, -2.0, 2.0)
+    assert (body.repetition_penalty, body.min_tokens, body.told_logprobs) == (1.5, 5, 20)
+    assert body.logit_bias == {"0": -100.0, "4294967295": 0.5}
+
+
+def test_logprobs_need_no_alternatives() -> None:
+    """vllm#4795: that was an error."""
+    assert parse(logprobs=True).told_logprobs == 0
+    assert parse(logprobs=False, top_logprobs=0).told_logprobs is None
+    assert parse().told_logprobs is None
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e400"])
+@pytest.mark.parametrize(
+    "name", ["temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"]
+)
+def test_what_is_no_finite_number_is_refused(name: str, number: str) -> None:
+    body = json.dumps({**ASK, name: 12345}).replace("12345", number)
+    with pytest.raises(ApiError) as error:
+        decode(body.encode())
+    assert error.value.status == 400
 
 
 def test_content_in_parts_and_the_newer_words() -> None:
@@ -89,14 +112,6 @@ def test_hints_are_taken(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("n", 2),
-        ("n", True),
-        ("logprobs", True),
-        ("top_logprobs", 3),
-        ("frequency_penalty", 0.1),
-        ("presence_penalty", -2),
-        ("frequency_penalty", False),
-        ("logit_bias", {"5": 1}),
         ("tools", [{"type": "function", "function": {"name": "f"}}]),
         ("tool_choice", "required"),
         ("response_format", {"type": "json_object"}),
@@ -114,7 +129,7 @@ def test_what_is_not_supported_is_named(name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["cache_salt", "chat_template", "chat_template_kwargs", "api_base", "min_p", "Model"]
+    "name", ["cache_salt", "chat_template", "chat_template_kwargs", "api_base", "best_of", "echo", "Model"]
 )
 def test_what_is_unknown_is_named(name: str) -> None:
     error = refused(**{name: "x"})
@@ -163,7 +178,35 @@ def test_what_is_unknown_is_named(name: str) -> None:
         ({"stop": ["x"] * 17}, "stop"),
         ({"stop": [None]}, "stop[0]"),
         ({"stop_token_ids": [-1]}, "stop_token_ids[0]"),
+        ({"stop": ["x"] * 10_000}, "stop"),
+        ({"stop_token_ids": [2**31]}, "stop_token_ids[0]"),
         ({"ignore_eos": 1}, "ignore_eos"),
+        ({"n": 0}, "n"),
+        ({"n": 9}, "n"),
+        ({"n": 2**70}, "n"),
+        ({"n": True}, "n"),
+        ({"min_p": 1.1}, "min_p"),
+        ({"min_p": -0.1}, "min_p"),
+        ({"presence_penalty": 2.1}, "presence_penalty"),
+        ({"frequency_penalty": -2.1}, "frequency_penalty"),
+        ({"frequency_penalty": False}, "frequency_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": 10.5}, "repetition_penalty"),
+        ({"logit_bias": []}, "logit_bias"),
+        ({"logit_bias": {"5": 101}}, "logit_bias[...]"),
+        ({"logit_bias": {"5": None}}, "logit_bias[...]"),
+        ({"logit_bias": {"-5": 1}}, "logit_bias"),
+        ({"logit_bias": {"05": 1}}, "logit_bias"),
+        ({"logit_bias": {"٣": 1}}, "logit_bias"),
+        ({"logit_bias": {"the": 1}}, "logit_bias"),
+        ({"logit_bias": {"1" * 12: 1}}, "logit_bias"),
+        ({"logit_bias": {str(id): 1 for id in range(1025)}}, "logit_bias"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"min_tokens": 6, "max_tokens": 5}, "min_tokens"),
+        ({"min_tokens": 6, "max_completion_tokens": 5}, "min_tokens"),
+        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": 3}, "logprobs"),
         ({"stream": "true"}, "stream"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": {"odd": 1}}, "stream_options.odd"),

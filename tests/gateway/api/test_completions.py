@@ -20,6 +20,13 @@ def test_a_text_and_a_list_of_one() -> None:
     assert parse().to_prompt().messages == ()
 
 
+def test_logprobs_and_echo() -> None:
+    assert parse().told_logprobs is None
+    assert parse(logprobs=0).told_logprobs == 0
+    body = parse(logprobs=20, echo=True, max_tokens=0)
+    assert (body.told_logprobs, body.echo, body.most_tokens) == (20, True, 0)
+
+
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name in OFF for value in (None, *OFF[name])])
 def test_what_is_off_may_be_said(name: str, value: Any) -> None:
     assert parse(**{name: value}) == parse()
@@ -38,9 +45,14 @@ def test_what_is_off_may_be_said(name: str, value: Any) -> None:
         ({"messages": []}, "messages", "unknown_parameter"),
         ({"max_completion_tokens": 5}, "max_completion_tokens", "unknown_parameter"),
         ({"best_of": 2}, "best_of", "unsupported_parameter"),
-        ({"echo": True}, "echo", "unsupported_parameter"),
+        ({"echo": 1}, "echo", "invalid_value"),
+        ({"max_tokens": 0}, "max_tokens", "invalid_value"),
+        ({"max_tokens": -1, "echo": True}, "max_tokens", "invalid_value"),
         ({"suffix": "x"}, "suffix", "unsupported_parameter"),
-        ({"logprobs": 0}, "logprobs", "unsupported_parameter"),
+        ({"logprobs": True}, "logprobs", "invalid_value"),
+        ({"logprobs": 21}, "logprobs", "invalid_value"),
+        ({"logprobs": -1}, "logprobs", "invalid_value"),
+        ({"top_logprobs": 2}, "top_logprobs", "unknown_parameter"),
     ],
 )
 def test_what_is_refused_is_named(fields: dict[str, Any], param: str, code: str) -> None:
