@@ -108,6 +108,10 @@ class Backend(Protocol):
         """Whether an attempt now has a chance: the engine answers, the breaker is closed."""
 
     @property
+    def recovering(self) -> bool:
+        """Whether it is not available but expected back by itself: an engine that is being started again."""
+
+    @property
     def in_flight(self) -> int:
         """Generations that this gateway has running here."""
 

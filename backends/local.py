@@ -71,6 +71,11 @@ class LocalBackend:
         return self._ready.is_set()
 
     @property
+    def recovering(self) -> bool:
+        """The supervisor starts a dead engine again."""
+        return self._task is not None and not self.available
+
+    @property
     def in_flight(self) -> int:
         return len(self._inboxes)
 

@@ -58,6 +58,7 @@ class Server(_Section, frozen=True):
     keepalive_after: Seconds = 15.0  # seconds without a byte after which a stream gets a comment
     # seconds a request may take; `x-headrace-timeout-ms` can lower it, no longer than a lease of the limits
     default_timeout: Annotated[float, Meta(gt=0, le=600)] = 600.0
+    restart_patience: Seconds = 30.0  # seconds that a request waits for an engine that is being started again
     default_max_tokens: Count = 1024  # where a request names none
 
 

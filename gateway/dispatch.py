@@ -82,6 +82,8 @@ class Dispatcher:
         with self._traces.span("headrace.reserve", tokens=reserved):
             charge = await self._meter.reserve(request.tenant, request.id, reserved)
         try:
+            patience = min(self._server.restart_patience, request.timeout)
+            outlook = await self._scout.settled(outlook, patience)
             route = self._route(request, outlook)
             recalled = await self._memory.open(request, outlook.recalled)
             attempt = await cascade.run(

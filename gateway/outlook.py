@@ -1,7 +1,8 @@
 """What is known before anything runs: who may answer, the prompt in their tokens, and where it would go."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from backends.prompt import Prompt
 from classifier import Assessment
@@ -17,6 +18,7 @@ from gateway.window import within_context
 from prefixcache.affinity import Affinity
 
 AUTO = "auto"
+LOOK_AGAIN = 0.05  # seconds
 PROMPT_FIELDS = {"completions": "prompt", "responses": "input"}  # elsewhere: messages
 
 
@@ -64,6 +66,18 @@ class Scout:
         if not any(fits(tier, request.max_tokens) for tier in signals):
             raise _too_long(request, max(signals, key=lambda tier: tier.context_length))
         return Outlook(named=named, recalled=recalled, encoded=encoded, signals=signals)
+
+    async def settled(self, outlook: Outlook, patience: float) -> Outlook:
+        """The outlook as it is when some tier answers, waiting up to `patience` seconds while one is coming back."""
+        tiers = [self._tiers[tier.name] for tier in outlook.signals]
+        loop = asyncio.get_running_loop()
+        end = loop.time() + patience
+        while not any(tier.available for tier in tiers) and any(tier.recovering for tier in tiers):
+            if loop.time() >= end:
+                break
+            await asyncio.sleep(LOOK_AGAIN)
+        signals = tuple(replace(s, available=self._tiers[s.name].available) for s in outlook.signals)
+        return replace(outlook, signals=signals)
 
     def route(self, request: Request, outlook: Outlook) -> Route:
         """Raises ApiError 503 when no tier that the prompt fits answers."""

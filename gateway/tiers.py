@@ -35,6 +35,11 @@ class Tier:
         return any(replica.backend.available for replica in self.replicas)
 
     @property
+    def recovering(self) -> bool:
+        """Nobody answers, but one of them is expected back."""
+        return not self.available and any(replica.backend.recovering for replica in self.replicas)
+
+    @property
     def context_length(self) -> int:
         """What every replica can hold, so that failing over never makes a request too long."""
         return min(replica.backend.context_length for replica in self.replicas)

@@ -241,6 +241,7 @@ class _Backend:
     tokenizer = None
     context_length = 10
     available = True
+    recovering = False
     in_flight = 2
 
     stream: Callable[..., Any]

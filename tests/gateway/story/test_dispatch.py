@@ -244,6 +244,31 @@ async def test_no_tier_answers(tmp_path: Path, backend: Make, tier_of: Make) -> 
     assert gateway.limits.settled == [0]
 
 
+async def test_a_request_waits_for_an_engine_that_is_being_started_again(
+    tmp_path: Path, backend: Make, tier_of: Make
+) -> None:
+    dead = backend("7b/0", available=False, recovering=True)
+    gateway = Gateway(tmp_path, [tier_of("7b", dead)])
+    waiting = asyncio.ensure_future(gateway.say("Hi", model="7b"))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    await dead.start()
+    assert await waiting == "Hello world"
+
+
+async def test_it_does_not_wait_for_ever(tmp_path: Path, backend: Make, tier_of: Make) -> None:
+    gateway = Gateway(tmp_path, [tier_of("7b", backend("7b/0", available=False, recovering=True))])
+    with pytest.raises(ApiError) as refused:
+        await gateway.say("Hi", timeout=0.2)
+    assert refused.value.status == 503
+
+
+async def test_another_tier_spares_the_wait(tmp_path: Path, backend: Make, tier_of: Make) -> None:
+    dead = backend("7b/0", available=False, recovering=True)
+    gateway = Gateway(tmp_path, [tier_of("7b", dead), tier_of("13b", backend("13b/0"))])
+    assert (await gateway.run("Hi")).tier == "13b"
+
+
 async def test_a_hopeless_prompt_stays_small_and_a_hard_one_climbs(
     tmp_path: Path, backend: Make, tier_of: Make
 ) -> None:

@@ -46,6 +46,7 @@ class Scripted:
     tokenizer: None = None
     context_length: int = 100
     available: bool = True
+    recovering: bool = False
     in_flight: int = 0
 
     async def stream(self, generation: Generation) -> AsyncGenerator[Delta, None]:

@@ -236,10 +236,9 @@ def test_an_engine_killed_in_mid_stream(client: OpenAI, serving: Any) -> None:
                 os.kill(serving.engine(0), signal.SIGKILL)
     assert len(pieces) >= 5
     assert broken.value.code == "engine_died"
-    # the other tier takes over at once, and the dead engine comes back
+    # the other tier takes over at once; who wants the dead one waits until it is back
     raw = client.chat.completions.with_raw_response.create(model="auto", messages=ASK, max_tokens=4)
-    assert raw.headers["x-headrace-tier"] in ("7b", "70b")
-    serving.eventually(lambda: bool(httpx.get(f"{serving.url}/readyz").status_code == 200), within=30)
+    assert raw.headers["x-headrace-tier"] == "70b"
     assert client.chat.completions.create(model="7b", messages=ASK, max_tokens=4).model == "7b"
     assert serving.metric("headrace_engine_restarts_total") == 1
 
