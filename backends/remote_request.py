@@ -20,22 +20,28 @@ class Kind:
     name: str
     no_top_k: int | None = None  # what turns top-k off, where the server knows it
     full_top_p: bool = True  # may top_p = 1 be said?
-    ignore_eos: bool = False
-    stop_token_ids: bool = False
+    honours: frozenset[str]  # fields of Sampling that the server does not ignore
     cache_salt: bool = False
     repeats_stop: bool = False  # is the stop string part of the text?
 
 
+OPENAI = frozenset({"presence_penalty", "frequency_penalty", "logit_bias"})
+VLLM = OPENAI | {"ignore_eos", "stop_token_ids", "min_p", "repetition_penalty", "min_tokens"}
+DEFAULTS = {"repetition_penalty", "min_p"}  # which models bring along, too
+OFF = {field: getattr(Sampling(max_tokens=0), field) for field in VLLM}
+
 # From the request types of vLLM 0.33, SGLang 0.5, LMDeploy 0.9 and TGI 3 (router/src/{lib,validation}.rs). Where top_k
-# is known it is always sent: LMDeploy's default is 40, and vLLM's comes from the model's generation_config.json.
+# and DEFAULTS are known they are always sent: LMDeploy's top_k is 40, and vLLM takes what is absent from the model's
+# generation_config.json.
+# LMDeploy takes OpenAI's penalties and ignores them; TGI makes another penalty of presence_penalty.
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind(name="vllm", no_top_k=-1, ignore_eos=True, stop_token_ids=True, cache_salt=True),
-        Kind(name="sglang", no_top_k=-1, ignore_eos=True, stop_token_ids=True, cache_salt=True),
-        Kind(name="lmdeploy", no_top_k=0, ignore_eos=True),
-        Kind(name="tgi", full_top_p=False, repeats_stop=True),
-        Kind(name="openai"),
+        Kind(name="vllm", no_top_k=-1, honours=VLLM, cache_salt=True),
+        Kind(name="sglang", no_top_k=-1, honours=VLLM, cache_salt=True),
+        Kind(name="lmdeploy", no_top_k=0, honours=frozenset({"ignore_eos", "min_p", "repetition_penalty"})),
+        Kind(name="tgi", full_top_p=False, honours=frozenset({"frequency_penalty"}), repeats_stop=True),
+        Kind(name="openai", honours=OPENAI),
     )
 }
 
@@ -69,22 +75,33 @@ def _options(kind: Kind, sampling: Sampling) -> dict[str, object]:
         options["top_k"] = sampling.top_k or kind.no_top_k
     if sampling.stop:
         options["stop"] = list(sampling.stop)
-    if sampling.stop_token_ids:
-        options["stop_token_ids"] = list(sampling.stop_token_ids)
-    if sampling.ignore_eos:
-        options["ignore_eos"] = True
+    for field in kind.honours & DEFAULTS | set(_asked(sampling)):
+        value = getattr(sampling, field)
+        options[field] = list(value) if isinstance(value, tuple) else value
     return options
 
 
-def _check(kind: Kind, sampling: Sampling) -> None:
-    asked_and_able = {
-        "top_k": (sampling.top_k > 0, kind.no_top_k is not None),
-        "stop_token_ids": (bool(sampling.stop_token_ids), kind.stop_token_ids),
-        "ignore_eos": (sampling.ignore_eos, kind.ignore_eos),
+def _asked(sampling: Sampling) -> list[str]:
+    """The fields that not every kind of server knows, where they ask for something."""
+    return sorted(field for field, off in OFF.items() if getattr(sampling, field) != off)
+
+
+def _never(sampling: Sampling) -> dict[str, bool]:
+    """What no answer of a remote server is read for, by the client's name for it."""
+    return {
+        "n": sampling.n > 1,
+        "logprobs": sampling.logprobs is not None,
+        "max_tokens": sampling.max_tokens < 1,
     }
-    for field, (asked, able) in asked_and_able.items():
-        if asked and not able:
-            raise Rejected(
-                f"{field}: this model runs on a server that does not support it ({kind.name})",
-                "unsupported_parameter",
-            )
+
+
+def _check(kind: Kind, sampling: Sampling) -> None:
+    refused = [field for field in _asked(sampling) if field not in kind.honours]
+    if sampling.top_k and kind.no_top_k is None:
+        refused.append("top_k")
+    refused += [field for field, asked in _never(sampling).items() if asked]
+    if refused:
+        raise Rejected(
+            f"{refused[0]}: this model runs on a server that does not support it ({kind.name})",
+            "unsupported_parameter",
+        )

@@ -13,6 +13,8 @@ from gateway.config import Remote
 Make = Callable[..., Generation]
 ALL_OPTIONS: dict[str, Any] = {
     "top_k": 5, "top_p": 0.9, "seed": 11, "stop": ("x",), "stop_token_ids": (3,), "ignore_eos": True,
+    "min_p": 0.1, "presence_penalty": 0.5, "frequency_penalty": -0.5, "repetition_penalty": 1.2, "min_tokens": 2,
+    "logit_bias": {7: -1.0},
 }  # fmt: skip
 
 
@@ -29,23 +31,27 @@ def test_all_options(generation: Make, kind: str) -> None:
     assert body == {
         "model": "big", "prompt": "Once", "stream": True, "stream_options": {"include_usage": True}, "seed": 11,
         "max_tokens": 16, "temperature": 0, "top_p": 0.9, "top_k": 5, "stop": ["x"], "stop_token_ids": [3],
-        "ignore_eos": True, "cache_salt": "0a",
+        "ignore_eos": True, "cache_salt": "0a", "min_p": 0.1, "presence_penalty": 0.5, "frequency_penalty": -0.5,
+        "repetition_penalty": 1.2, "min_tokens": 2, "logit_bias": {7: -1.0},
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("kind", "refused"),
     [
-        ("openai", {"top_k", "stop_token_ids", "ignore_eos"}),
-        ("tgi", {"top_k", "stop_token_ids", "ignore_eos"}),
-        ("lmdeploy", {"stop_token_ids"}),
+        ("openai", {"top_k", "stop_token_ids", "ignore_eos", "min_p", "repetition_penalty", "min_tokens"}),
+        ("tgi", set(ALL_OPTIONS) - {"top_p", "seed", "stop", "frequency_penalty"}),
+        (
+            "lmdeploy",
+            {"stop_token_ids", "presence_penalty", "frequency_penalty", "min_tokens", "logit_bias"},
+        ),
         ("vllm", set()),
         ("sglang", set()),
     ],
 )
 def test_what_a_kind_cannot_honour_is_refused_by_name(generation: Make, kind: str, refused: set[str]) -> None:
     for field, value in ALL_OPTIONS.items():
-        asked = generation(sampling=Sampling(max_tokens=1, **{field: value}))
+        asked = generation(sampling=Sampling(max_tokens=9, **{field: value}))
         if field in refused:
             with pytest.raises(Rejected, match=f"^{field}: .*{kind}") as caught:
                 compose(KINDS[kind], "big", asked)
@@ -65,6 +71,12 @@ def test_top_k_is_said_even_when_it_is_off(generation: Make, kind: str, top_k: i
 def test_tgi_refuses_a_full_top_p(generation: Make) -> None:
     assert "top_p" not in compose(KINDS["tgi"], "big", generation())[1]
     assert compose(KINDS["openai"], "big", generation())[1]["top_p"] == 1.0
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang", "lmdeploy"])
+def test_what_models_bring_along_is_said_even_when_it_is_off(generation: Make, kind: str) -> None:
+    _, body = compose(KINDS[kind], "big", generation())
+    assert (body["repetition_penalty"], body["min_p"]) == (1.0, 0.0)
 
 
 @pytest.mark.parametrize("kind", ["openai", "tgi", "lmdeploy"])
