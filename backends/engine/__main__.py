@@ -17,7 +17,8 @@ def build(config: EngineConfig) -> tuple[Steps, Callable[[int], None]]:
 
     vocabulary = msgspec.msgpack.decode(Path(config.vocabulary).read_bytes(), type=list[bytes])
     runner, eos, vocab_size, max_model_len = load_runner(config, len(vocabulary))
-    return Engine(config, runner, vocabulary, eos, vocab_size, max_model_len), runner.set_threads
+    engine = Engine(config, runner, vocabulary, eos, vocab_size, max_model_len, border=runner.border)
+    return engine, runner.set_threads
 
 
 if __name__ == "__main__":

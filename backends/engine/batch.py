@@ -45,6 +45,9 @@ class Row:
     seen: Seen | None = None
     banned: frozenset[int] = frozenset()
     targets: list[int] = field(default_factory=list)
+    stretched: bool = (
+        False  # the sequence is beyond the border of a rope that has one, see `layers.rope.LongScaling`
+    )
     top: int | None = None  # how many of the likeliest tokens come with each score; None: no scores
 
 

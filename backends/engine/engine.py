@@ -45,17 +45,19 @@ class Engine:
         vocab_size: int,
         max_model_len: int,
         clock: Callable[[], float] = time.time,
+        border: int | None = None,
     ) -> None:
         """`vocabulary`: for each id its bytes, for stop strings; it may end before `vocab_size`, as padded ones do.
 
         `max_model_len`: the model's. The context is that, or what `config` allows or its blocks hold if that is
-        less. Raises ValueError when a limit in `config` leaves no room to work.
+        less. `border`: the model's, see `sequence`. Raises ValueError when a limit in `config` leaves no room to work.
         """
         self._name = config.name
         self._runner = runner
         self._vocabulary = vocabulary + [b""] * (vocab_size - len(vocabulary))
         self._eos = eos
         self._clock = clock
+        self._border = border
         self._max_waiting = config.max_waiting
         self._cache = BlockCache(config.kv_blocks, config.block_size)
         self._scheduler = Scheduler(self._cache, config.token_budget, config.max_sequences)
@@ -94,7 +96,7 @@ class Engine:
     def _sequence(self, sender: bytes, submit: Submit, index: int) -> Sequence:
         now = self._clock()
         sampling = answer_sampling(submit.sampling, index)
-        return Sequence(
+        sequence = Sequence(
             sender=sender,
             id=submit.id,
             ids=list(submit.prompt),
@@ -110,7 +112,11 @@ class Engine:
             stops=StopMatcher(stop.encode() for stop in sampling.stop) if sampling.stop else None,
             seen=Seen.of(submit.prompt, sampling),
             index=index,
+            border=self._border,
         )
+        if sequence.outgrown:
+            sequence.stretch()
+        return sequence
 
     def abort(self, sender: bytes, id: str) -> None:
         """Drop a generation, wherever it is; what it has computed stays cached. Unknown ids are ignored."""

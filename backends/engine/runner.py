@@ -13,10 +13,9 @@ from backends.engine.batch import Batch, Row
 from backends.engine.sampler import sample
 from backends.engine.scores import Measured, Scoring
 from backends.kernels.layout import LONG, KVCache, Layout, Span
-from backends.kernels.select import kernels_for
 from backends.layers.linear import cpu_has_bfloat16
 from backends.models.checkpoint import open_checkpoint
-from backends.models.decoder import Decoder
+from backends.models.decoder import Decoder, kernels_of
 from backends.models.loader import load_decoder
 from backends.models.registry import decoder_config
 from backends.wire import EngineConfig, Sampling, Score
@@ -50,15 +49,18 @@ class ModelRunner:
             device=self._device,
         )
         self._positions = min(shape.max_positions, config.kv_blocks * config.block_size)
-        cos, sin = shape.rope.tables(shape.head_dim, self._positions)
-        self._kernels = kernels_for(self._cache, cos.to(self._device), sin.to(self._device), shape.heads)
+        self._kernels = kernels_of(shape, self._cache, self._positions)
+        self.border = shape.rope.border  # sequences beyond it have to be `Row.stretched`
 
     def launch(self, batch: Batch) -> Pending:
         """Queue one forward pass over all rows, and the sampling of those that want a token.
 
         Raises ValueError for a row beyond its blocks or the model's positions.
         """
-        spans = [Span(row.start, len(row.tokens), row.blocks) for row in batch.rows]
+        spans = [
+            Span(row.start, len(row.tokens), row.blocks, self._positions if row.stretched else 0)
+            for row in batch.rows
+        ]
         layout = Layout(spans, self._cache)
         if layout.positions.max() >= self._positions:
             raise ValueError(f"position {layout.positions.max()}: there are only {self._positions}")

@@ -51,6 +51,7 @@ class Scheduler:
 
     def schedule(self) -> list[Scheduled]:
         """The rows of the next step, their blocks in place. Empty only when nothing runs or waits."""
+        self._restart_outgrown()
         scheduled = share(self.running, self._token_budget)
         preempting = self._shortage(scheduled) > 0
         while self._shortage(scheduled) > 0:
@@ -61,6 +62,13 @@ class Scheduler:
         if not preempting:
             self._admit(scheduled)
         return scheduled
+
+    def _restart_outgrown(self) -> None:
+        for sequence in [sequence for sequence in self.running if sequence.outgrown]:
+            self.running.remove(sequence)
+            self._cache.release(sequence, keep=True)
+            sequence.stretch()
+            self.add(sequence)
 
     def _shortage(self, scheduled: Iterable[Scheduled]) -> int:
         """How many blocks the rows lack. Never positive for one sequence alone."""

@@ -10,6 +10,8 @@ from prefixcache.tree import RadixNode
 
 SCORED_CHUNK = 128  # tokens of a scored prompt in one step: each takes a whole row of logits
 
+STRETCHED = b"/stretched"  # ends the salts of sequences beyond their border
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Sequence:
@@ -33,6 +35,10 @@ class Sequence:
     deadline: float | None = None
     stops: StopMatcher | None = None
     seen: Seen | None = None  # where there are penalties
+    border: int | None = (
+        None  # with more tokens than these it is rotated in another way, from its first token on
+    )
+    stretched: bool = False  # it is rotated so
     index: int = 0  # among the answers to its prompt
     followers: "list[Sequence]" = field(
         default_factory=list
@@ -77,6 +83,17 @@ class Sequence:
         """The tokens whose keys and values may come from the cache. What is scored, or sampled from, has to be run."""
         return [] if self.unscored else self.ids[:-1]
 
+    @property
+    def outgrown(self) -> bool:
+        """Whether what is computed is of no use for the next token: the sequence has grown beyond its border."""
+        return self.border is not None and not self.stretched and len(self.ids) > self.border
+
+    def stretch(self) -> None:
+        """Be rotated in the other way from now on, and share blocks only with sequences that are. Without blocks."""
+        assert not self.blocks, "they hold keys that are rotated in the first way"
+        self.stretched = True
+        self.salt += STRETCHED
+
     def row(self, count: int) -> Row:
         """The next `count` tokens, with a sample wanted if they are all there are and the answer may have one."""
         start, end = self.computed, self.computed + count
@@ -89,6 +106,7 @@ class Sequence:
             self.sampling if sampled else None,
             seen=self.seen,
             banned=self.ends if sampled and self._generated < self.sampling.min_tokens else frozenset(),
+            stretched=self.stretched,
             targets=targets,
             top=self.sampling.logprobs if sampled or targets else None,
         )
@@ -163,6 +181,7 @@ class Sequence:
         assert len(self.ids) < self.max_length or self.prompt_length == self.max_length, "it is complete"
         assert len(self.scores) == (0 if self.sampling.logprobs is None else len(self.held))
         assert len(self.prompt_scores) in (0, self.prompt_length - 1) or self.unscored
+        assert self.stretched or self.border is None or self.computed <= self.border
         assert self.seen is None or self.seen.output == Counter(self.ids[self.prompt_length :])
 
     def timings(self, finished: float) -> Timings:
