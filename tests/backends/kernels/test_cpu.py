@@ -91,7 +91,7 @@ def test_attention_with_odd_sizes(block_size: int, size: int) -> None:
 
 @pytest.mark.parametrize("spans", SPANS.values(), ids=list(SPANS))
 def test_the_kernels_for_gpus_on_a_cpu(spans: list[tuple[int, int]]) -> None:
-    """What they do in plain torch; the rest is in test_paged_decode.py."""
+    """What they do in plain torch; the rest is in test_triton_decode.py."""
     case = Case(9, 3, 64, torch.float32, spans)
     layout = case.layout
     q = case.qkv[:, : 9 * 64].view(-1, 9, 64)
