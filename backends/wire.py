@@ -23,7 +23,7 @@ class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
     """Base of everything on the wire; the tag `type` names the message."""
 
 
-class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """How to choose tokens and when to stop. The gateway has checked the ranges and filled in every default."""
 
     max_tokens: int  # 0: the prompt is only read

@@ -16,6 +16,7 @@ from backends.wire import (
     Outputs,
     Refused,
     Sampling,
+    Score,
     Snapshot,
     Stored,
     Submit,
@@ -38,6 +39,22 @@ TO_ENGINE: list[ToEngine] = [
         priority=-1,
         timeout=0.5,
     ),
+    Submit(
+        id="b",
+        prompt=[1],
+        sampling=Sampling(
+            max_tokens=0,
+            min_p=0.5,
+            presence_penalty=-2.0,
+            frequency_penalty=2.0,
+            repetition_penalty=1.5,
+            logit_bias={0: -100.0, 151_935: 0.25},
+            min_tokens=3,
+            n=8,
+            logprobs=0,
+            prompt_logprobs=True,
+        ),
+    ),
     Abort(id="a"),
     Subscribe(),
 ]
@@ -47,6 +64,9 @@ FROM_ENGINE: list[FromEngine] = [
             Output(id="a", ids=[1, 2]),
             Output(id="b", finish="stop", trim=3, cached=16, timings=Timings(arrived=1.5, finished=2.5)),
             Output(id="c", finish="error", error="the device is on fire"),
+            Output(
+                id="d", index=7, ids=[3], scores=[Score(-0.5, [(3, -0.5), (9, -1.25)])], prompt=[Score(-2.0)]
+            ),
         ]
     ),
     Refused(id="a", code="overloaded", message="the queue is full"),
@@ -137,3 +157,10 @@ def test_the_file_behind_an_address() -> None:
 def test_other_addresses_are_refused_with_the_reason(address: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         socket_path(address)
+
+
+def test_what_is_not_asked_for_takes_no_room() -> None:
+    """A decode step of one answer, and how to sample it."""
+    assert len(encode(Outputs([Output(id="a", ids=[5])]))) < 40
+    assert b"scores" not in encode(Outputs([Output(id="a", ids=[5], cached=16)]))
+    assert encode(Submit(id="a", prompt=[1], sampling=Sampling(max_tokens=7))).count(b"penalty") == 0

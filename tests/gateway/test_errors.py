@@ -25,6 +25,18 @@ def test_statuses(error: Exception, status: int, type_: str, code: str, headers:
     assert "secret" not in told.message
 
 
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ("logit_bias: 7 is outside the vocabulary of 5", "logit_bias"),
+        ("the prompt and max_tokens are too long: shorten them", None),
+        ("No.", None),
+    ],
+)
+def test_a_refusal_that_begins_with_a_field_names_it(message: str, param: str | None) -> None:
+    assert as_api_error(Rejected(message)).param == param
+
+
 def test_an_api_error_stays_as_it_is() -> None:
     error = ApiError(418, "Tea.", param="pot")
     assert as_api_error(error) is error

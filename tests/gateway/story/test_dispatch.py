@@ -157,6 +157,18 @@ async def test_seeds_are_drawn_where_none_is_given(tmp_path: Path, backend: Make
     assert 9 < (one.seen[0].timeout or 0) <= 10
 
 
+async def test_several_answers_are_reserved_for(tmp_path: Path, backend: Make, tier_of: Make) -> None:
+    one = backend("7b/0", context_length=12)
+    gateway = Gateway(tmp_path, [tier_of("7b", one)])
+    await gateway.say("12345", max_tokens=7, n=3, logit_bias={4: 1.0}, logprobs=2, min_p=0.1)
+    assert gateway.limits.reserved == [5 + 3 * 7]
+    sampling = one.seen[0].sampling
+    assert (sampling.n, sampling.logit_bias, sampling.logprobs, sampling.min_p) == (3, {4: 1.0}, 2, 0.1)
+    await gateway.say("x" * 12, max_tokens=0)  # no answer needs no room
+    assert gateway.limits.reserved[1] == 12
+    assert one.seen[1].sampling.max_tokens == 0
+
+
 async def test_names_and_aliases(gateway: Gateway) -> None:
     assert (await gateway.run("Hi", model="13b")).tier == "13b"
     assert (await gateway.run("Hi", model="big")).tier == "13b"

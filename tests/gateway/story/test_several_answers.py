@@ -1,0 +1,56 @@
+"""Several answers to one prompt: the first is remembered, all are paid for."""
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from backends.backend import Delta, Usage
+from gateway.answer import AnswerStream
+from gateway.cascade import Attempt
+
+USAGE = Usage(prompt_tokens=5, completion_tokens=6)
+DELTAS = (
+    Delta(index=0, text="One", tokens=1),
+    Delta(index=1, text="Uno", tokens=1),
+    Delta(index=0, text=".", tokens=2, finish="stop"),
+    Delta(index=1, text="!", tokens=2, finish="length", usage=USAGE),
+)
+
+
+@dataclass
+class Ended:
+    """What the epilogue was told, each time."""
+
+    calls: list[tuple[Delta | None, str, int]] = field(default_factory=list)
+
+    async def __call__(self, last: Delta | None, text: str, tokens: int) -> None:
+        self.calls.append((last, text, tokens))
+
+
+@pytest.fixture
+def ended() -> Ended:
+    return Ended()
+
+
+def stream(ended: Ended, deltas: Sequence[Delta]) -> AnswerStream:
+    async def rest() -> AsyncGenerator[Delta, None]:
+        for delta in deltas[1:]:
+            yield delta
+
+    attempt = Attempt(tier=None, replica=None, first=deltas[0], rest=rest())  # type: ignore[arg-type]
+    return AnswerStream(attempt, ended)  # type: ignore[arg-type]
+
+
+async def test_the_first_one_is_remembered(ended: Ended) -> None:
+    assert [delta async for delta in stream(ended, DELTAS)] == list(DELTAS)
+    assert ended.calls == [(DELTAS[-1], "One.", 6)]
+
+
+async def test_it_is_not_complete_before_all_are(ended: Ended) -> None:
+    """All tokens that were made are counted, also of an answer that nobody remembers."""
+    answer = stream(ended, DELTAS)
+    for _ in range(3):
+        await anext(answer)
+    await answer.aclose()
+    assert ended.calls == [(None, "One.", 4)]
