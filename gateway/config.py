@@ -135,7 +135,7 @@ class Tenant(_Section, frozen=True):
 class State(_Section, frozen=True):
     """Where limits and sessions live: SQLite files in a folder, or Redis for many hosts."""
 
-    folder: Text = ".headrace"
+    folder: Text = ".headrace"  # relative to the configuration file's own folder
     redis: RedisUrl | None = None  # redis://host:port/0
     session_ttl: Seconds = 30 * 24 * 3600.0  # seconds after the last turn
 

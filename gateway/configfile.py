@@ -4,6 +4,7 @@ All mistakes of a file are told at once, each with its line, its path and the re
 the file: secrets come from the environment, by the fields whose names end in `_env`.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from importlib import resources
 from ipaddress import ip_address
@@ -12,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from backends.catalogue import CATALOGUE
 from gateway import strictyaml
 from gateway.config import Config, Tenant
 from gateway.strictyaml import Document, Mistake, nearest
@@ -30,14 +32,14 @@ class ConfigError(ValueError):
 
 
 def load_config(path: Path) -> Config:
-    """Raises ConfigError, also for a file that cannot be read."""
+    """A relative `state.folder` is taken from the file's own. Raises ConfigError, also for an unreadable file."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError([Mistake(str(path), None, (), f"cannot be read: {error.strerror}")]) from error
     except UnicodeDecodeError as error:
         raise ConfigError([Mistake(str(path), None, (), f"is not UTF-8 at byte {error.start}")]) from error
-    return parse_config(text, str(path))
+    return _with_state_in(parse_config(text, str(path)), path.resolve().parent)
 
 
 def parse_config(text: str, name: str) -> Config:
@@ -65,12 +67,21 @@ def preset_names() -> tuple[str, ...]:
 
 
 def load_preset(name: str) -> Config:
-    """Raises ConfigError when there is no such preset."""
+    """With its state in the user's own state folder (XDG_STATE_HOME). Raises ConfigError for an unknown name."""
     if name not in preset_names():
         reason = f"no such preset; {nearest(name, preset_names())}"
         raise ConfigError([Mistake("presets", None, (name,), reason)])
     file = resources.files("gateway").joinpath("presets", f"{name}.yaml")
-    return parse_config(file.read_text(encoding="utf-8"), f"{name}.yaml")
+    config = parse_config(file.read_text(encoding="utf-8"), f"{name}.yaml")
+    states = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return msgspec.structs.replace(
+        config, state=msgspec.structs.replace(config.state, folder=str(Path(states) / "headrace"))
+    )
+
+
+def _with_state_in(config: Config, folder: Path) -> Config:
+    state = msgspec.structs.replace(config.state, folder=str(folder / config.state.folder))
+    return msgspec.structs.replace(config, state=state)
 
 
 def config_schema() -> dict[str, Any]:
@@ -108,6 +119,21 @@ def _engines(config: Config) -> Iterator[_Fault]:
             if engine.max_model_len is not None and engine.max_model_len > engine.kv_tokens:
                 reason = f"{engine.max_model_len} tokens do not fit into kv_tokens, {engine.kv_tokens}"
                 yield ("tiers", i, "engines", j, "max_model_len"), reason
+
+
+def _models(config: Config) -> Iterator[_Fault]:
+    """Bare names only: a path need not exist on the machine where a configuration is checked."""
+    for i, tier in enumerate(config.tiers):
+        for j, engine in enumerate(tier.engines):
+            name = engine.model
+            if (
+                "/" not in name
+                and not name.endswith(".gguf")
+                and name not in CATALOGUE
+                and not Path(name).is_dir()
+            ):
+                reason = f"the catalogue has no model {name}; {nearest(name, list(CATALOGUE))}"
+                yield ("tiers", i, "engines", j, "model"), reason
 
 
 def _tenants(config: Config) -> Iterator[_Fault]:
@@ -148,6 +174,7 @@ def _aliases(config: Config) -> Iterator[_Fault]:
 _RULES: tuple[Callable[[Config], Iterator[_Fault]], ...] = (
     _tiers,
     _engines,
+    _models,
     _tenants,
     _keys,
     _anonymous,
@@ -164,7 +191,7 @@ def _callers(config: Config) -> Iterator[tuple[strictyaml.Path, Tenant]]:
 
 def _unknown_tier(config: Config, path: strictyaml.Path, name: str) -> Iterator[_Fault]:
     """Silent while a tier's own name is missing: it may be the one that is meant."""
-    names = [tier.name for tier in config.tiers]
+    names = list(dict.fromkeys(tier.name for tier in config.tiers))
     if name and "" not in names and name not in names:
         yield path, f"there is no tier {name}; {nearest(name, names)}"
 

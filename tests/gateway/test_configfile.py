@@ -24,7 +24,7 @@ from gateway.configfile import (
 ROOT = Path(__file__).parents[2]
 FILES = sorted([*ROOT.glob("gateway/presets/*.yaml"), *ROOT.glob("deploy/configs/*.yaml")])
 
-TIER = "tiers:\n  - name: 7b\n    engines:\n      - model: m\n"  # lines 1 to 4; what is appended starts on line 5
+TIER = "tiers:\n  - name: 7b\n    engines:\n      - model: ./m\n"  # lines 1 to 4; what is appended starts on line 5
 DIGEST = "a" * 64
 
 
@@ -41,7 +41,9 @@ def mistakes(text: str) -> list[str]:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_shipped_files_are_valid_and_read_as_msgspec_reads_them(path: Path) -> None:
     config = load_config(path)
-    assert config == msgspec.convert(yaml.safe_load(path.read_text()), Config)
+    assert parse_config(path.read_text(), path.name) == msgspec.convert(
+        yaml.safe_load(path.read_text()), Config
+    )
     assert [tier.name for tier in config.tiers] == ["7b", "13b", "70b"]
 
 
@@ -71,7 +73,7 @@ def test_a_path_is_no_preset() -> None:
 
 
 def test_the_smallest_configuration() -> None:
-    assert parse_config(TIER, "f").tiers[0].engines == (Engine(model="m"),)
+    assert parse_config(TIER, "f").tiers[0].engines == (Engine(model="./m"),)
 
 
 MISTAKES = [
@@ -141,7 +143,7 @@ MISTAKES = [
     ),
     (
         "address",
-        "tiers: [{name: a, remotes: [{url: example.org, model: m}]}]",
+        "tiers: [{name: a, remotes: [{url: example.org, model: ./m}]}]",
         [
             "1: tiers[0].remotes[0].url: must be a URL that starts with http:// or https://"
             " and holds no credentials"
@@ -165,12 +167,12 @@ MISTAKES = [
     ("no replica", "tiers:\n  - name: a", ["2: tiers[0]: needs at least one entry in engines or in remotes"]),
     (
         "tier twice",
-        TIER + "  - {name: 7b, engines: [{model: n}]}",
+        TIER + "  - {name: 7b, engines: [{model: ./n}]}",
         ["5: tiers[1].name: is the same as tiers[0].name"],
     ),
     (
         "reserved",
-        "tiers: [{name: auto, engines: [{model: m}]}]",
+        "tiers: [{name: auto, engines: [{model: ./m}]}]",
         ["1: tiers[0].name: auto is reserved: it leaves the tier to the gateway"],
     ),
     (
@@ -240,9 +242,9 @@ server: {prot: 1}
 tiers:
   - name: 7b
     engines:
-      - model: m
+      - model: ./m
         kv_tokens: 7
-  - engines: [{model: m, cores: 0}]
+  - engines: [{model: ./m, cores: 0}]
 tenants:
   - name: a
     quality_floor: 2
@@ -260,7 +262,7 @@ aliases: {7b: auto}
 
 
 def test_what_follows_from_another_mistake_is_not_told() -> None:
-    assert mistakes("tiers: [{name: a, engnies: [{model: m}]}]") == [
+    assert mistakes("tiers: [{name: a, engnies: [{model: ./m}]}]") == [
         "1: tiers[0].engnies: unknown key; did you mean engines?"
     ]
 
@@ -288,7 +290,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
     path = tmp_path / "bom.yaml"
     path.write_text(TIER, encoding="utf-8-sig")
-    assert load_config(path) == parse_config(TIER, "f")
+    assert load_config(path).tiers == parse_config(TIER, "f").tiers
 
 
 def test_a_changed_configuration_is_checked_again() -> None:
@@ -337,3 +339,24 @@ def test_whatever_is_accepted_msgspec_accepts_too(section: str, tree: object) ->
         assert error.mistakes
     else:
         assert msgspec.convert(msgspec.to_builtins(config), Config) == config
+
+
+def test_state_lies_beside_the_file_that_names_it(tmp_path: Path) -> None:
+    file = tmp_path / "headrace.yaml"
+    file.write_text(TIER + "state: {folder: kept}")
+    assert load_config(file).state.folder == str(tmp_path / "kept")
+    file.write_text(TIER + "state: {folder: /var/lib/headrace}")
+    assert load_config(file).state.folder == "/var/lib/headrace"
+
+
+def test_state_of_presets_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    assert load_preset("tiny").state.folder == "/state/headrace"
+
+
+def test_a_model_that_the_catalogue_does_not_have() -> None:
+    text = "tiers: [{name: 7b, engines: [{model: smollm2-135m-instuct}, {model: /models/llama}, {model: a.gguf}]}]"
+    with pytest.raises(ConfigError) as refused:
+        parse_config(text, "f")
+    assert [mistake.path for mistake in refused.value.mistakes] == [("tiers", 0, "engines", 0, "model")]
+    assert "smollm2-135m-instruct" in str(refused.value)
