@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+
 from backends.engine.engine import Engine
 from backends.engine.runner import load_runner
-
 from backends.models.checkpoint import open_checkpoint
 from backends.prompt import ChatMessage, Prompt
 from backends.tokenizer import Tokenizer
