@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from backends.layers.rope import LinearScaling, Llama3Scaling, Rope
+from backends.layers.rope import LinearScaling, Llama3Scaling, LongScaling, Rope, YarnScaling
 
 LLAMA_31 = Llama3Scaling(8.0, 1.0, 4.0, 8192)
 LLAMA_32 = Llama3Scaling(32.0, 1.0, 4.0, 8192)
@@ -54,3 +54,62 @@ def test_llama3_keeps_short_waves_slows_long_ones_and_blends_between() -> None:
     ratio = LLAMA_31.scale(plain, 500000.0) / plain
     torch.testing.assert_close(ratio[[0, 1, 3, 4]], torch.tensor([1, 1, 1 / 8, 1 / 8]))
     assert 1 / 8 < ratio[2] < 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("yarn", {"factor": 4.0}),
+        ("yarn", {"factor": 40.0, "mscale": 0.7, "mscale_all_dim": 1.0, "truncate": False}),
+        ("yarn", {"factor": 4.0, "attention_factor": 1.25, "beta_fast": 8.0, "beta_slow": 8.0}),
+        ("yarn", {"factor": 1.0, "beta_fast": 1e9, "beta_slow": 1e-9}),
+    ],
+)
+@pytest.mark.parametrize("theta", [10000.0, 1000000.0])
+def test_yarn_equals_transformers(kind: str, options: dict[str, Any], theta: float) -> None:
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    parameters = {"rope_type": kind, "rope_theta": theta, "original_max_position_embeddings": 512, **options}
+    config = LlamaConfig(head_dim=128, max_position_embeddings=2048, rope_parameters=parameters)
+    oracle = LlamaRotaryEmbedding(config)
+    scaling = YarnScaling(
+        options["factor"],
+        512,
+        oracle.attention_scaling,
+        options.get("beta_fast", 32.0),
+        options.get("beta_slow", 1.0),
+        options.get("truncate", True),
+    )
+    assert_tables(Rope(theta, scaling), oracle, 128, torch.tensor([0, 1, 511, 512, 2047]))
+
+
+def test_longrope_equals_transformers_on_both_sides_of_the_border() -> None:
+    from transformers import Phi3Config
+    from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
+
+    short, long = (tuple(1 + step * n / 48 for n in range(48)) for step in (0.5, 8.0))
+    parameters = {"rope_type": "longrope", "short_factor": list(short), "long_factor": list(long)}
+    config = Phi3Config(
+        hidden_size=256,
+        num_attention_heads=2,
+        max_position_embeddings=2048,
+        original_max_position_embeddings=512,
+        rope_parameters={**parameters, "rope_theta": 10000.0, "partial_rotary_factor": 0.75},
+        pad_token_id=0,
+    )
+    oracle = Phi3RotaryEmbedding(config)
+    rope = Rope(10000.0, LongScaling(short, long, 512, oracle.attention_scaling), 0.75)
+    assert rope.border == 512
+    assert_tables(rope, oracle, 128, torch.tensor([0, 1, 511]))  # 512 tokens, the last one at 511
+    assert_tables(rope.stretched, oracle, 128, torch.tensor([0, 1, 512]))
+    assert rope.stretched.stretched == rope.stretched
+    assert Rope(10000.0).stretched == Rope(10000.0)
+
+
+def assert_tables(rope: Rope, oracle: Any, head_dim: int, positions: torch.Tensor) -> None:
+    """The oracle's factors depend on the largest of the positions."""
+    cos, sin = oracle(torch.zeros(1), positions[None])
+    for table, expected in zip(rope.tables(head_dim, 2048), (cos, sin), strict=True):
+        assert table.shape == (2048, rope.rotated(head_dim) // 2)
+        torch.testing.assert_close(table[positions], expected[0, :, : table.shape[1]], atol=3e-4, rtol=0)
