@@ -77,8 +77,13 @@ class EngineLink:
         config: EngineConfig,
         on_answer: Callable[[Outputs | Refused], None],
         on_event: Callable[[Event], None],
+        heartbeat: float | None = None,
     ) -> None:
-        """Raises ValueError on an address that is not `ipc://`."""
+        """`heartbeat`: seconds after which an engine whose process does not even answer a ping of the transport is
+        asked again, and after as many more is lost; None: it may be as quiet as it likes.
+
+        Raises ValueError on an address that is not `ipc://`.
+        """
         for address in (config.address, config.events):
             socket_path(address)
         self._name = config.name
@@ -93,6 +98,8 @@ class EngineLink:
         self._commands = self._context.socket(zmq.DEALER)
         self._commands.setsockopt(zmq.IMMEDIATE, 1)  # nothing waits in a queue for an engine to come
         self._commands.setsockopt(zmq.SNDHWM, 0)  # so a refused send means: not connected
+        if heartbeat is not None:
+            self._commands.setsockopt(zmq.HEARTBEAT_IVL, max(1, round(1000 * heartbeat)))
         self._events = self._context.socket(zmq.SUB)
         self._events.subscribe(b"")
         self._monitor = self._commands.get_monitor_socket(

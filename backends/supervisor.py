@@ -10,22 +10,25 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 
-from backends.link import EngineLink
 from backends.tokenizer import Tokenizer, write_vocabulary
-from backends.wire import EngineConfig, Event, Load, socket_path
+from backends.watchdog import Watchdog
+from backends.wire import EngineConfig, socket_path
 
 READY_TIMEOUT = 120.0  # seconds that an engine has to load its model
+STEP_TIMEOUT = 60.0  # seconds that a step may take, see `backends.watchdog`; steps take milliseconds
 STOP_TIMEOUT = 2.0  # seconds from SIGTERM to SIGKILL
 FIRST_DELAY, LAST_DELAY = 0.2, 10.0  # seconds before a dead engine is started again, doubling
 LOG_TIMEOUT = 0.5  # seconds to read what a dead engine has left in its pipe
-STEADY = 60.0  # seconds of life after which the delay is the first one again
+STEADY = 60.0  # seconds of life after which the delay is the first one again, for one that did not hang
 TAIL = 20  # lines of an engine's last words that go into an error
 MAX_LINE = 64 * 1024  # bytes
 
@@ -49,15 +52,20 @@ class Supervisor:
         *,
         command: Sequence[str] = (sys.executable, "-m", "backends.engine"),
         ready_timeout: float = READY_TIMEOUT,
+        step_timeout: float = STEP_TIMEOUT,
     ) -> None:
-        """`command` is followed by an engine's config file and `--parent PID`.
+        """`command` is followed by an engine's config file and `--parent PID`. Timeouts in seconds, for each life: an
+        engine that does not answer `ready_timeout` after its start, or takes longer than `step_timeout` for a step,
+        is killed; if it was up once, it is started again.
 
         Raises ValueError where two engines share a name or an address, or an address is not `ipc://`.
         """
         for field in ("name", "address", "events"):
             _check_unique(field, [getattr(config, field) for config in configs])
-        self._engines = [_Engine(config, command) for config in configs]
-        self._ready_timeout = ready_timeout
+        self._engines = [
+            _Engine(config, command, partial(Watchdog, config, ready_timeout, step_timeout))
+            for config in configs
+        ]
         self._folder: Path | None = None
         self._vocabularies: set[Path] = set()
 
@@ -78,7 +86,7 @@ class Supervisor:
             await self._write_vocabularies()
             async with asyncio.TaskGroup() as group:
                 for number, engine in enumerate(self._engines):
-                    group.create_task(engine.start(self._folder / f"{number}.json", self._ready_timeout))
+                    group.create_task(engine.start(self._folder / f"{number}.json"))
         except BaseExceptionGroup as errors:
             await self.stop()
             raise errors.exceptions[0] from None
@@ -122,13 +130,23 @@ class Supervisor:
             made[config.model] = path
 
 
+@dataclass(frozen=True, slots=True)
+class _Death:
+    how: str  # the rest of a sentence
+    steady: bool  # it had lived well
+
+
 class _Engine:
     """One engine's process, through all its lives."""
 
-    def __init__(self, config: EngineConfig, command: Sequence[str]) -> None:
+    def __init__(
+        self, config: EngineConfig, command: Sequence[str], watchdog: Callable[[], Watchdog]
+    ) -> None:
+        """`watchdog` makes one for each life."""
         self.config = config
         self.restarts = 0
         self._command = command
+        self._watchdog = watchdog
         self._sockets = [socket_path(config.address), socket_path(config.events)]
         self._file = Path()
         self._process: asyncio.subprocess.Process | None = None
@@ -141,24 +159,24 @@ class _Engine:
     def pid(self) -> int | None:
         return None if self._process is None or self._process.returncode is not None else self._process.pid
 
-    async def start(self, file: Path, timeout: float) -> None:
-        """Returns when it answers. Raises EngineStartError when it ends first or takes longer than `timeout` s."""
+    async def start(self, file: Path) -> None:
+        """Returns when it answers. Raises EngineStartError when it ends first or does not answer in time."""
         self._file = file
         file.write_bytes(msgspec.json.encode(self.config))
         process = await self._spawn()
-        ended = asyncio.create_task(process.wait())
-        ready = asyncio.create_task(_answers(self.config))
+        watchdog = self._watchdog()
+        ended = asyncio.create_task(self._until_dead(process, watchdog))
+        ready = asyncio.create_task(watchdog.ready.wait())
         try:
-            await asyncio.wait((ended, ready), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((ended, ready), return_when=asyncio.FIRST_COMPLETED)
             if ended.done():
-                what = f"ended with {_status(ended.result())} before it answered"
-                raise EngineStartError(await self._last_words(what))
-            if not ready.done():
-                raise EngineStartError(await self._last_words(f"did not answer within {timeout:g} s"))
-            await ready
+                raise EngineStartError(await self._last_words(ended.result().how))
+        except BaseException:
+            await _cancel(ended)
+            raise
         finally:
-            await _cancel(ended, ready)
-        self._keeper = asyncio.create_task(self._keep(), name=f"keeper of {self.config.name}")
+            await _cancel(ready)
+        self._keeper = asyncio.create_task(self._keep(ended), name=f"keeper of {self.config.name}")
 
     async def stop(self) -> None:
         await _cancel(self._keeper)
@@ -168,29 +186,43 @@ class _Engine:
         for path in self._sockets:
             path.unlink(missing_ok=True)
 
-    async def _keep(self) -> None:
+    async def _keep(self, life: asyncio.Task[_Death]) -> None:
         """Start it again whenever it dies."""
         delay = FIRST_DELAY
-        while True:
-            lived = await self._until_dead()
-            delay = FIRST_DELAY if lived >= STEADY else delay
-            _log.error("engine %s is started again in %.1f s", self.config.name, delay)
-            await asyncio.sleep(delay)
-            delay = min(2 * delay, LAST_DELAY)
-            self.restarts += 1
-            try:
-                await self._spawn()
-            except OSError:
-                _log.exception("engine %s cannot be started", self.config.name)
+        try:
+            while True:
+                death = await life
+                delay = FIRST_DELAY if death.steady else delay
+                _log.error("engine %s %s; started again in %.1f s", self.config.name, death.how, delay)
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, LAST_DELAY)
+                self.restarts += 1
+                life = asyncio.create_task(self._live())
+        finally:
+            await _cancel(life)
 
-    async def _until_dead(self) -> float:
-        """Seconds that it lived."""
-        if self._process is None:
-            return 0.0
-        status = await self._process.wait()
-        lived = time.monotonic() - self._born
-        _log.error("engine %s ended with %s after %.1f s", self.config.name, _status(status), lived)
-        return lived
+    async def _live(self) -> _Death:
+        try:
+            process = await self._spawn()
+        except OSError as error:
+            return _Death(f"cannot be started: {error}", steady=False)
+        return await self._until_dead(process, self._watchdog())
+
+    async def _until_dead(self, process: asyncio.subprocess.Process, watchdog: Watchdog) -> _Death:
+        """Wait for the end of this life; make it, where the watchdog finds that it is none."""
+        ended = asyncio.create_task(process.wait())
+        watched = asyncio.create_task(watchdog.run())
+        try:
+            await asyncio.wait((ended, watched), return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                process.kill()
+                await ended
+                return _Death(watched.result(), steady=False)
+            lived = time.monotonic() - self._born
+            when = f"after {lived:.1f} s" if watchdog.ready.is_set() else "before it answered"
+            return _Death(f"ended with {_status(ended.result())} {when}", steady=lived >= STEADY)
+        finally:
+            await _cancel(ended, watched)
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         await self._read_out()
@@ -238,21 +270,6 @@ class _Engine:
         await self._read_out()
         reason = next((line for line in reversed(self._tail) if line.strip()), "it said nothing")
         return "\n  ".join([f"engine {self.config.name} {what}: {reason}", *self._tail])
-
-
-async def _answers(config: EngineConfig) -> None:
-    """Returns once the engine has told its load."""
-    heard = asyncio.Event()
-
-    def on_event(event: Event) -> None:
-        if isinstance(event, Load):
-            heard.set()
-
-    link = asyncio.create_task(EngineLink(config, lambda answer: None, on_event).run())
-    try:
-        await heard.wait()
-    finally:
-        await _cancel(link)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -130,6 +130,8 @@ class EngineLoop:
         while True:
             self._receive()
             if self._engine.has_work:
+                if not self._worked:
+                    self._tell_load()  # before a step that may never end, so that somebody notices
                 self._step()
             self._publish()
 
@@ -219,17 +221,23 @@ class EngineLoop:
         )
 
     def _report(self) -> None:
-        """Publish the load: when asked, when the engine falls idle, else on change and not too often."""
+        """Publish the load: when asked, when the engine falls idle, else on change and not too often.
+
+        It is told too when the engine takes up work, see `run`; so the last one always says whether it works.
+        """
         fell_idle = self._worked and not self._engine.has_work
         due = self._snapshot_due or fell_idle
         self._worked, self._snapshot_due = self._engine.has_work, False
-        now = time.monotonic()
-        if not due and now - self._load_time < LOAD_INTERVAL:
-            return
+        if due:
+            self._tell_load()
+        elif time.monotonic() - self._load_time >= LOAD_INTERVAL:
+            self._tell_load(unless=self._load)
+
+    def _tell_load(self, unless: Load | None = None) -> None:
         load = msgspec.structs.replace(self._engine.load(), incarnation=self._incarnation)
-        if due or load != self._load:
+        if load != unless:
             self._event(load)
-            self._load, self._load_time = load, now
+            self._load, self._load_time = load, time.monotonic()
 
     def _event(self, event: Event) -> None:
         self._events.send(encode(event))

@@ -5,6 +5,7 @@ one token a step, until `max_tokens`. Some prompts are orders, see `submit` and 
 see `build`. It prints how many threads it is told to use.
 """
 
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -12,14 +13,14 @@ from collections.abc import Callable
 from backends.engine.process import main
 from backends.wire import EngineConfig, Load, Output, Refused, Submit, Timings
 
-STEP = 0.002  # seconds
+STEP, SLOW_STEP = 0.002, 0.8  # seconds
 CACHE = 4  # keys
 
 
 class FakeEngine:
     def __init__(self, config: EngineConfig) -> None:
         self._name = config.name
-        self._pause = 0.0 if config.model == "quick" else STEP
+        self._pause = {"quick": 0.0, "slow": SLOW_STEP}.get(config.model, STEP)
         self._running: dict[tuple[bytes, str], Submit] = {}
         self._made: dict[tuple[bytes, str], int] = {}
         self._keys: list[bytes] = []
@@ -120,7 +121,7 @@ class FakeEngine:
 
 
 def build(config: EngineConfig) -> tuple[FakeEngine, Callable[[int], None]]:
-    match config.model:
+    match os.environ.get("FAKE_MODEL", config.model):  # so that a second life can differ from the first
         case "broken":
             raise ValueError("model 'broken' has no weights")
         case "stuck":

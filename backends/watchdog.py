@@ -1,0 +1,76 @@
+"""Notices that an engine hangs: that it does not come up, that a step does not end, that its process is frozen.
+
+An engine that works is heard of at least with every step; one that rests is left in peace. When a working one falls
+silent it is asked once for its load, which it would tell between two steps, so that a lost message is no death. A
+step may take `step_timeout` seconds; one that takes longer is noticed after one and a half times that at the latest.
+A process that has been stopped (SIGSTOP) fails the heartbeat of the wire, which costs an engine that rests a few
+microseconds in each half `step_timeout`, and is noticed as soon.
+"""
+
+import asyncio
+import contextlib
+
+from backends.link import EngineLink, EngineLost
+from backends.wire import EngineConfig, Event, FromEngine, Load, Subscribe
+
+LOSS_TIMEOUT = 1.0  # seconds between the loss of the link to an engine that dies and the end of its process
+
+
+class Watchdog:
+    """Watches one life of an engine, over a link of its own."""
+
+    def __init__(self, config: EngineConfig, ready_timeout: float, step_timeout: float) -> None:
+        """Timeouts in seconds: `ready_timeout` to the first answer, `step_timeout` for any step after that."""
+        self.ready = asyncio.Event()  # set at the engine's first answer
+        self._ready_timeout = ready_timeout
+        self._step_timeout = step_timeout
+        self._link = EngineLink(config, _ignore, self._hear, heartbeat=step_timeout / 2)
+        self._busy = False
+        self._heard = False
+
+    async def run(self) -> str:
+        """Returns what is wrong with the engine, as the rest of a sentence, once something is.
+
+        Of its death it tells late, for whoever waits for the process knows better why.
+        """
+        linked = asyncio.create_task(self._link.run())
+        watched = asyncio.create_task(self._watch())
+        try:
+            await asyncio.wait((linked, watched), return_when=asyncio.FIRST_COMPLETED)
+            if watched.done():
+                return watched.result()
+            await asyncio.sleep(LOSS_TIMEOUT)
+            return "cannot be reached any more"
+        finally:
+            linked.cancel()
+            watched.cancel()
+            await asyncio.gather(linked, watched, return_exceptions=True)
+
+    async def _watch(self) -> str:
+        try:
+            async with asyncio.timeout(self._ready_timeout):
+                await self.ready.wait()
+        except TimeoutError:
+            return f"did not answer within {self._ready_timeout:g} s"
+        while not await self._silent() or not await self._silent(ask=True):
+            pass
+        return f"made no step in {self._step_timeout:g} s"
+
+    async def _silent(self, ask: bool = False) -> bool:
+        """Whether half a step's time goes by with work to do and without a word."""
+        self._heard = False
+        if ask:
+            with contextlib.suppress(EngineLost):  # the link will tell
+                self._link.send(Subscribe())
+        await asyncio.sleep(self._step_timeout / 2)
+        return self._busy and not self._heard
+
+    def _hear(self, event: Event) -> None:
+        self._heard = True
+        if isinstance(event, Load):
+            self._busy = event.running + event.waiting > 0
+            self.ready.set()
+
+
+def _ignore(answer: FromEngine) -> None:
+    """A watchdog submits nothing, so it gets no answers."""
