@@ -1,10 +1,12 @@
 """`python -m backends.engine CONFIG.json [--parent PID]`: one engine with the model that the config names."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from backends.engine.faults import with_fault
 from backends.engine.process import Steps, main
 from backends.wire import EngineConfig
 
@@ -17,7 +19,8 @@ def build(config: EngineConfig) -> tuple[Steps, Callable[[int], None]]:
 
     vocabulary = msgspec.msgpack.decode(Path(config.vocabulary).read_bytes(), type=list[bytes])
     runner, eos, vocab_size, max_model_len = load_runner(config, len(vocabulary))
-    engine = Engine(config, runner, vocabulary, eos, vocab_size, max_model_len, border=runner.border)
+    faulty = with_fault(runner, os.environ)
+    engine = Engine(config, faulty, vocabulary, eos, vocab_size, max_model_len, border=runner.border)
     return engine, runner.set_threads
 
 
