@@ -75,9 +75,10 @@ class Oracle:
     def generate(self, prompt: list[int]) -> list[int]:
         ids = torch.tensor([prompt])
         with torch.inference_mode():
+            mask = torch.ones_like(ids)
             out = self.model.generate(
-                input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=ANSWER, do_sample=False, pad_token_id=0,
-            )  # fmt: skip
+                input_ids=ids, attention_mask=mask, max_new_tokens=ANSWER, do_sample=False, pad_token_id=0
+            )
         return list(map(int, out[0, len(prompt) :]))
 
 
