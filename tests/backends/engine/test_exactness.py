@@ -18,7 +18,7 @@ from backends.prompt import ChatMessage, Prompt
 from backends.tokenizer import Tokenizer
 from backends.wire import EngineConfig, Sampling, Submit
 
-pytestmark = pytest.mark.models
+pytestmark = [pytest.mark.models, pytest.mark.timeout(900)]  # a float32 model on a machine that may be busy
 
 ANSWER = 64
 NEAR_TIE = 1e-3  # of logits
