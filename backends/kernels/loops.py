@@ -18,6 +18,7 @@ UNROTATED = -1  # for `angles`
 ENDLESS = 2**62  # for `window`
 
 _ZERO, _ONE, _TWO = np.float32(0), np.float32(1), np.float32(2)
+_LOWEST = np.float32(-np.inf)
 _GELU_SCALE, _GELU_CUBE = np.float32((8 / np.pi) ** 0.5), np.float32(0.044715)
 
 
@@ -163,29 +164,31 @@ def _attend(
     block_size, kv_heads, size = keys.shape[2:]
     token, head = tokens[item // kv_heads], item % kv_heads
     row, context = rows[token], positions[token] + 1
-    begin = max(0, context - window)  # what is before is out of the window
-    seen = context - begin
+    begin = max(0, context - window)
+    # Whole blocks are read; what lies before the window in the first of them is hidden.
+    aligned = begin // block_size * block_size
+    hidden, seen = begin - aligned, context - aligned
     group = out.shape[1] // size // kv_heads
     queries = np.empty((group, size), np.float32)
     for g in range(group):
         for i in range(size):
             queries[g, i] = widen(qkv[token, (head * group + g) * size + i]) * scale
     weights = np.empty((group, seen), np.float32)
-    aligned = begin // block_size * block_size
-    for start in range(aligned, context, block_size):
-        first, stop = max(0, begin - start), min(block_size, context - start)
-        block = tables[row, start // block_size]
-        _score(queries, keys, layer, block, head, first, stop, weights, start + first - begin)
+    for start in range(0, seen, block_size):
+        count = min(block_size, seen - start)
+        block = tables[row, (aligned + start) // block_size]
+        _score(queries, keys, layer, block, head, count, weights, start)
     if cap > 0:
         _cap(weights, cap)
+    weights[:, :hidden] = _LOWEST  # its exponential is nothing beside that of the largest, 1
     sums = np.zeros((group, size), np.float32)
     totals = np.empty(group, np.float32)
     for g in range(group):
         totals[g] = _exponentials(weights, g, seen)
-    for start in range(aligned, context, block_size):
-        first, stop = max(0, begin - start), min(block_size, context - start)
-        block = tables[row, start // block_size]
-        _sum(weights, start + first - begin, values, layer, block, head, first, stop, sums)
+    for start in range(0, seen, block_size):
+        count = min(block_size, seen - start)
+        block = tables[row, (aligned + start) // block_size]
+        _sum(weights, start, values, layer, block, head, count, sums)
     for g in range(group):
         for i in range(size):
             at = (head * group + g) * size + i
@@ -199,18 +202,15 @@ def _score(
     layer: int,
     block: int,
     head: int,
-    first: int,
-    stop: int,
+    count: int,
     scores: Array,
-    at: int,
+    start: int,
 ) -> None:
-    """scores[:, at + n] = queries · key first + n of the block, four keys at a time: a query is then read once."""
+    """scores[:, start + j] = queries · key j of the block, four keys at a time: a query is then read once."""
     group, size = queries.shape
-    count = stop - first
     fours = count // 4 * 4
     for g in range(group):
-        for n in range(0, fours, 4):
-            j = first + n
+        for j in range(0, fours, 4):
             a = b = c = d = _ZERO
             for i in range(size):
                 q = queries[g, i]
@@ -218,13 +218,13 @@ def _score(
                 b += q * widen(keys[layer, block, j + 1, head, i])
                 c += q * widen(keys[layer, block, j + 2, head, i])
                 d += q * widen(keys[layer, block, j + 3, head, i])
-            s = at + n
-            scores[g, s], scores[g, s + 1], scores[g, s + 2], scores[g, s + 3] = a, b, c, d
-        for n in range(fours, count):
+            at = start + j
+            scores[g, at], scores[g, at + 1], scores[g, at + 2], scores[g, at + 3] = a, b, c, d
+        for j in range(fours, count):
             a = _ZERO
             for i in range(size):
-                a += queries[g, i] * widen(keys[layer, block, first + n, head, i])
-            scores[g, at + n] = a
+                a += queries[g, i] * widen(keys[layer, block, j, head, i])
+            scores[g, start + j] = a
 
 
 @jit
@@ -251,23 +251,21 @@ def _exponentials(scores: Array, row: int, count: int) -> Any:
 @jit
 def _sum(
     weights: Array,
-    at: int,
+    start: int,
     values: Array,
     layer: int,
     block: int,
     head: int,
-    first: int,
-    stop: int,
+    count: int,
     sums: Array,
 ) -> None:
-    """sums += weights[:, at + n] · value first + n of the block, four at a time: a sum is then read once."""
+    """sums += weights[:, start + j] · value j of the block, four values at a time: a sum is then read once."""
     group, size = sums.shape
-    count = stop - first
     fours = count // 4 * 4
     for g in range(group):
-        for n in range(0, fours, 4):
-            j, w = first + n, at + n
-            a, b, c, d = weights[g, w], weights[g, w + 1], weights[g, w + 2], weights[g, w + 3]
+        for j in range(0, fours, 4):
+            at = start + j
+            a, b, c, d = weights[g, at], weights[g, at + 1], weights[g, at + 2], weights[g, at + 3]
             for i in range(size):
                 sums[g, i] += (
                     a * widen(values[layer, block, j, head, i])
@@ -275,6 +273,6 @@ def _sum(
                     + c * widen(values[layer, block, j + 2, head, i])
                     + d * widen(values[layer, block, j + 3, head, i])
                 )
-        for n in range(fours, count):
+        for j in range(fours, count):
             for i in range(size):
-                sums[g, i] += weights[g, at + n] * widen(values[layer, block, first + n, head, i])
+                sums[g, i] += weights[g, start + j] * widen(values[layer, block, j, head, i])
