@@ -58,6 +58,7 @@ class Engine:
         self._eos = eos
         self._clock = clock
         self._border = border
+        self._most = config.max_sequences + config.max_waiting  # requests at a time
         self._max_waiting = config.max_waiting
         self._cache = BlockCache(config.kv_blocks, config.block_size)
         self._scheduler = Scheduler(self._cache, config.token_budget, config.max_sequences)
@@ -84,7 +85,8 @@ class Engine:
         if (sender, submit.id) in self._live:
             return Refused(id=submit.id, code="invalid", message="id: a generation with this id is running")
         refused = refusal(submit, self._limits)
-        if refused is None and len(self._scheduler.waiting) >= self._max_waiting:
+        # Not the length of the queue: what came since the last step waits only until the next one.
+        if refused is None and len(self._live) >= self._most:
             message = f"{self._max_waiting} requests are waiting already"
             refused = Refused(id=submit.id, code="overloaded", message=message)
         if refused is None:

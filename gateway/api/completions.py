@@ -101,7 +101,14 @@ class Completions(Dialect[CompletionBody, CompletionRendering]):
 
 def decode(data: bytes) -> CompletionBody:
     """Raises ApiError 400 naming the field."""
-    body = convert_generation(decode_object(data), CompletionBody, OFF)
+    fields = decode_object(data)
+    if isinstance(prompt := fields.get("prompt"), list) and (
+        len(prompt) != 1 or not isinstance(prompt[0], str)
+    ):
+        raise invalid(
+            "prompt", "one text is needed; several prompts, and prompts of token ids, are not supported"
+        )
+    body = convert_generation(fields, CompletionBody, OFF)
     if body.max_tokens == 0 and not body.echo:
         raise invalid("max_tokens", "0 is only allowed with echo")
     return body

@@ -46,13 +46,14 @@ def _told(decision: Decision) -> dict[str, Any]:
     """`task` is null and `good` (P(good) by tier) is empty where the client named the tier: nobody judged then."""
     route = decision.route
     assessment = route.assessment
+    good = {} if assessment is None else assessment.good
     return {
         "object": "route",
         "tier": route.order[0],
         "order": route.order,
         "reason": route.reason,
         "task": None if assessment is None else assessment.task,
-        "good": {} if assessment is None else assessment.good,
+        "good": {tier: good[tier] for tier in decision.prompt_tokens if tier in good},
         "prompt_tokens": decision.prompt_tokens,
         "cached_tokens": decision.cached_tokens,
     }

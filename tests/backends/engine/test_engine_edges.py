@@ -43,10 +43,11 @@ def test_ids_of_the_padded_vocabulary_are_fine(rig: Make) -> None:
 
 
 def test_a_full_queue_is_overloaded(rig: Make) -> None:
-    engine = rig(max_waiting=2)
-    answers = [engine.submit(LONG) for _ in range(2)]
+    """Who will run in the next step does not count as waiting, though nobody has started yet."""
+    engine = rig(max_sequences=2, max_waiting=2)
+    answers = [engine.submit(LONG) for _ in range(4)]
     assert engine.refusal(submission(LONG)).code == "overloaded"
-    engine.step()
+    engine.run()
     answers.append(engine.submit(LONG))
     engine.run()
     assert all(answer.finish == "length" for answer in answers)

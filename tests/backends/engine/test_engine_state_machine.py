@@ -63,7 +63,8 @@ class AnyOrder(RuleBasedStateMachine):
     )
     def submit(self, prompt: list[int], sampling: dict[str, Any], sender: bytes, **options: Any) -> None:
         context = self.rig.engine.context_length
-        full = self.rig.engine.load().waiting >= self.rig.config.max_waiting
+        load, config = self.rig.engine.load(), self.rig.config
+        full = load.running + load.waiting >= config.max_sequences + config.max_waiting
         if full or len(prompt) + 1 > context:
             with pytest.raises(AssertionError, match="overloaded|context_length_exceeded"):
                 self.rig.submit(prompt, **sampling, **options)

@@ -40,7 +40,7 @@ def test_what_is_off_may_be_said(name: str, value: Any) -> None:
         ({"prompt": []}, "prompt", "invalid_value"),
         ({"prompt": ["a", "b"]}, "prompt", "invalid_value"),
         ({"prompt": [1, 2]}, "prompt", "invalid_value"),
-        ({"prompt": [[1, 2]]}, "prompt[0]", "invalid_value"),
+        ({"prompt": [[1, 2]]}, "prompt", "invalid_value"),
         ({"prompt": 5}, "prompt", "invalid_value"),
         ({"messages": []}, "messages", "unknown_parameter"),
         ({"max_completion_tokens": 5}, "max_completion_tokens", "unknown_parameter"),
