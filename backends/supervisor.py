@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any, Self
 
 import msgspec
 
+from backends.runtime import RuntimeFolder
 from backends.tokenizer import Tokenizer, write_vocabulary
 from backends.watchdog import Watchdog
 from backends.wire import EngineConfig, socket_path
@@ -66,7 +66,7 @@ class Supervisor:
             _Engine(config, command, partial(Watchdog, config, ready_timeout, step_timeout))
             for config in configs
         ]
-        self._folder: Path | None = None
+        self._folder: RuntimeFolder | None = None
         self._vocabularies: set[Path] = set()
 
     @property
@@ -82,11 +82,11 @@ class Supervisor:
     async def start(self) -> None:
         """Returns when every engine answers. Raises EngineStartError after stopping all of them again."""
         try:
-            self._folder = Path(tempfile.mkdtemp(prefix="headrace-engines-"))
+            self._folder = RuntimeFolder()
             await self._write_vocabularies()
             async with asyncio.TaskGroup() as group:
                 for number, engine in enumerate(self._engines):
-                    group.create_task(engine.start(self._folder / f"{number}.json"))
+                    group.create_task(engine.start(self._folder.path / f"{number}.json"))
         except BaseExceptionGroup as errors:
             await self.stop()
             raise errors.exceptions[0] from None
@@ -100,7 +100,7 @@ class Supervisor:
         while self._vocabularies:
             self._vocabularies.pop().unlink(missing_ok=True)
         if self._folder is not None:
-            shutil.rmtree(self._folder)
+            self._folder.remove()
             self._folder = None
 
     async def __aenter__(self) -> Self:

@@ -3,14 +3,13 @@
 import asyncio
 import json
 import os
-import shutil
-import tempfile
 from pathlib import Path
 
 from backends.backend import Backend
 from backends.catalogue import resolve
 from backends.local import LocalBackend
 from backends.remote import RemoteBackend
+from backends.runtime import RuntimeFolder
 from backends.supervisor import Supervisor
 from backends.tokenizer import Tokenizer
 from backends.wire import EngineConfig, Event, Evicted, Load, Snapshot, Stored
@@ -30,15 +29,13 @@ class Fleet:
         """Raises ValueError naming a model that is not there."""
         self._metrics = metrics
         self._affinity = affinity
-        self._folder = Path(
-            tempfile.mkdtemp(prefix="headrace-")
-        )  # mode 0700: sockets, configs, the core lease
+        self._folder = RuntimeFolder()  # sockets, vocabularies, the core lease
         self._tokenizers: dict[Path, Tokenizer] = {}
         self._engines: list[EngineConfig] = []
         try:
             self.tiers = tuple(self._tier(tier) for tier in config.tiers)
         except BaseException:
-            shutil.rmtree(self._folder)
+            self._folder.remove()
             raise
         self._supervisor = Supervisor(self._engines)
         for backend in self.backends:
@@ -63,7 +60,7 @@ class Fleet:
         """Idempotent."""
         await asyncio.gather(*(backend.close() for backend in self.backends))
         await self._supervisor.stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.remove()
 
     def _tier(self, tier: TierConfig) -> Tier:
         engines = [self._engine(f"{tier.name}/{n}", engine) for n, engine in enumerate(tier.engines)]
@@ -78,9 +75,9 @@ class Fleet:
         config = EngineConfig(
             name=name,
             model=str(folder),
-            address=f"ipc://{self._folder}/{number}.work",
-            events=f"ipc://{self._folder}/{number}.events",
-            vocabulary=f"{self._folder}/{number}.vocabulary",
+            address=f"ipc://{self._folder.path}/{number}.work",
+            events=f"ipc://{self._folder.path}/{number}.events",
+            vocabulary=f"{self._folder.path}/{number}.vocabulary",
             dtype=engine.dtype,
             device=engine.device,
             block_size=BLOCK_SIZE,
@@ -90,7 +87,7 @@ class Fleet:
             token_budget=engine.token_budget,
             max_waiting=engine.max_waiting,
             cores=engine.cores or os.cpu_count() or 1,
-            lease=f"{self._folder}/cores.lease",
+            lease=f"{self._folder.path}/cores.lease",
         )
         self._engines.append(config)
         backend = LocalBackend(config, self._tokenizer(folder), context_length(folder, engine), self._event)
