@@ -140,6 +140,7 @@ async def test_nothing_stays_behind(
     print("MiB after a quarter and after all:", [n >> 20 for n in before], [n >> 20 for n in after])
     assert [one * growth >= other for one, other in zip(before, after, strict=True)] == [True] * 3
     assert serving.metric("headrace_engine_restarts_total") == 0
+    assert serving.metric("headrace_stream_aborts_total", reason="client") > 0
     tried = [work.body for work in works if work.tried][:COMPARED]
     quiet = {body["seed"]: await ask(client, body) for body in tried}
     assert quiet == {body["seed"]: answers[body["seed"]] for body in tried}
