@@ -177,6 +177,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     events: str  # PUB
     vocabulary: str  # msgpack file: for each token id its bytes (empty for special tokens)
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    quantization: Literal["none", "int8"] = "none"  # of the weights; int8 on CPUs only
     device: str = "cpu"
     block_size: int = 16
     kv_blocks: int = 512

@@ -79,6 +79,7 @@ class Fleet:
             events=f"ipc://{self._folder.path}/{number}.events",
             vocabulary=f"{self._folder.path}/{number}.vocabulary",
             dtype=engine.dtype,
+            quantization=engine.quantization,
             device=engine.device,
             block_size=BLOCK_SIZE,
             kv_blocks=engine.kv_tokens // BLOCK_SIZE,

@@ -116,7 +116,10 @@ def load_runner(
     shape = decoder_config(checkpoint.config)
     length = model_length(config, shape.max_positions)
     device = torch.device(config.device)
-    model = load_decoder(checkpoint, shape, dtype_for(config.dtype, device), device, vocab_size)
+    if config.quantization == "int8" and device.type != "cpu":
+        raise ValueError(f"quantization: int8 is for CPUs, not for {device.type}")
+    dtype = dtype_for(config.dtype, device)
+    model = load_decoder(checkpoint, shape, dtype, device, vocab_size, config.quantization)
     runner = ModelRunner(model, config)
     runner.warm_up()
     return runner, eos_ids(checkpoint.generation, checkpoint.config), model.vocab_size, length

@@ -1,18 +1,25 @@
 """Linear layers, and the one place that chooses how a weight is kept for its device and type."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
+Format = Literal["none", "int8"]  # how weights are quantised
 
 
-def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+def linear(weight: torch.Tensor, bias: torch.Tensor | None = None, format: Format = "none") -> Linear:
     """x [tokens, in] → x · weightᵀ + bias [tokens, out], for `weight` [out, in] in x's type and on its device.
 
     bfloat16 on a CPU with instructions for it is kept in oneDNN's blocked order: the same products, in a half to
-    two thirds of the time at 1 to 64 rows. Everything else is plain, float32 bit by bit.
+    two thirds of the time at 1 to 64 rows. Everything else is plain, float32 bit by bit; `format` int8 is described
+    in `backends.layers.int8`.
     """
+    if format == "int8":
+        from backends.layers.int8 import Int8Linear  # numba is imported only where it serves
+
+        return Int8Linear(weight, bias)
     packs = weight.dtype == torch.bfloat16 and weight.device.type == "cpu" and cpu_has_bfloat16()
     return _Packed(weight, bias) if packs else _Plain(weight, bias)
 

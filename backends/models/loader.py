@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from backends.layers.linear import Linear, linear
+from backends.layers.linear import Format, Linear, linear
 from backends.models.checkpoint import Checkpoint
 from backends.models.config import DecoderConfig
 from backends.models.decoder import Block, Decoder
@@ -22,15 +22,17 @@ def load_decoder(
     dtype: torch.dtype,
     device: torch.device,
     vocab_size: int | None = None,
+    format: Format = "none",
 ) -> Decoder:
     """The decoder of `config` with the checkpoint's weights.
 
     `vocab_size`: only so many ids get logits (a checkpoint's vocabulary may be padded beyond the tokenizer's).
+    `format`: of the weights of all linear layers, the head too; the embedding stays in `dtype`.
     Raises ValueError naming a tensor that is missing, of the wrong shape, or unknown to this architecture.
     """
     prefix = _prefix(checkpoint)
     head_name = _INSIDE.get(prefix, HEAD)
-    source = _Source(checkpoint, dtype, device, config.norm_offset)
+    source = _Source(checkpoint, dtype, device, config.norm_offset, format)
     rows = config.vocab_size if vocab_size is None else min(vocab_size, config.vocab_size)
     embedding = source.tensor(f"{prefix}embed_tokens.weight", config.vocab_size, config.width)
     blocks = [_block(source, config, f"{prefix}layers.{layer}") for layer in range(config.layers)]
@@ -38,7 +40,7 @@ def load_decoder(
     head = embedding if config.tied else source.tensor(head_name, config.vocab_size, config.width)
     # Beside the text model inside a larger one lies what is not for text.
     source.refuse_unknown(prefix if prefix in _INSIDE else "")
-    return Decoder(config, embedding, blocks, norm, linear(head[:rows]), rows)
+    return Decoder(config, embedding, blocks, norm, linear(head[:rows], format=format), rows)
 
 
 def _prefix(checkpoint: Checkpoint) -> str:
@@ -53,6 +55,7 @@ class _Source:
     dtype: torch.dtype
     device: torch.device
     norm_offset: float
+    format: Format
     used: set[str] = field(default_factory=set)
 
     def tensor(self, name: str, *shape: int) -> torch.Tensor:
@@ -72,7 +75,7 @@ class _Source:
         weights = [self.tensor(f"{name}.weight", n, columns) for name, n in zip(names, rows, strict=True)]
         biases = [self.tensor(f"{name}.bias", n) for name, n in zip(names, rows, strict=True)] if bias else []
         weight = weights[0] if len(weights) == 1 else torch.cat(weights)
-        return linear(weight, torch.cat(biases) if bias else None)
+        return linear(weight, torch.cat(biases) if bias else None, self.format)
 
     def _load(self, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
         if name not in self.checkpoint.names():

@@ -1,0 +1,265 @@
+"""Products of small integers on CPUs with VNNI: int8 weights, int8 activations, exact int32 sums.
+
+`vpdpbusd` adds four products of an unsigned and a signed byte to each of sixteen int32 lanes. It is reached
+through LLVM's intrinsic of that name, so that nothing but numba is needed. Activations travel as unsigned bytes,
+128 above their value; what that adds, 128 · Σ weights of the channel, is subtracted at the end.
+
+Before it is rounded, a row is rotated by an orthogonal matrix, and so are the weights: the product stays what it is,
+and what one loud column would take from the precision of all others is spread over many (arXiv:2404.00456).
+
+Packed weights int8 [channels / 64, columns / 4, 64, 4]: four columns of 64 channels lie together, four registers.
+"""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from llvmlite import binding, ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from backends.kernels.numeric import narrow, widen
+from backends.kernels.team import jit, share
+
+Array = NDArray[Any]
+
+WIDE, QUAD = 64, 4  # channels of an item of work, columns of a product
+CENTRE = 128  # what an activation of zero is as an unsigned byte
+MAX_COLUMNS = 2**31 // (255 * 128)  # more could overflow a sum
+
+_LANES, _TALL = 16, 4  # channels of a register, rows of a large tile
+_I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+_SUMS, _BYTES = ir.VectorType(_I32, _LANES), ir.VectorType(_I8, _LANES * QUAD)
+_MIXED = 64  # columns that are mixed with one another, at most
+_ZERO, _ONE, _LARGEST = np.float32(0), np.float32(1), np.float32(127)
+_INFINITE = np.int32(0x7F800000)  # the bits of infinity; those of NaN are above
+_NOTHING = np.float32(1e-30)  # below it the inverse of a scale leaves float32
+_NAN = np.float32(np.nan)
+
+
+def cpu_has_vnni() -> bool:
+    """Whether this CPU has the 512-bit `vpdpbusd`."""
+    return bool(binding.get_host_cpu_features().get("avx512vnni"))
+
+
+@jit
+def quantize(x: Array, out: Array, scales: Array) -> None:
+    """Rows of float32 or bfloat16 [rows, columns], rotated → uint8 `out` around CENTRE, and each row's float32 scale.
+
+    A row with NaN or infinity gets the scale NaN; the columns of `out` beyond those of `x` get CENTRE.
+    """
+    share(_quantize, len(x), (x, out, scales))
+
+
+@jit
+def _quantize(row: int, x: Array, out: Array, scales: Array) -> None:
+    columns = x.shape[1]
+    rotated = np.empty(columns, np.float32)
+    for i in range(columns):
+        rotated[i] = widen(x[row, i])
+    _rotate(rotated)
+    bits = np.int32(0)
+    for i in range(columns):  # as bits, since those of floats without a sign are in their order, NaN on top
+        bits = max(bits, _bits(rotated[i]) & np.int32(0x7FFFFFFF))
+    top = _float(bits)
+    out[row, :] = CENTRE
+    if bits >= _INFINITE:
+        scales[row] = _NAN
+    elif top < _NOTHING:
+        scales[row] = _ZERO
+    else:
+        scales[row] = top / _LARGEST
+        inverse = _LARGEST / top
+        for i in range(columns):
+            out[row, i] = np.uint8(np.int32(np.rint(rotated[i] * inverse)) + np.int32(CENTRE))
+
+
+@jit
+def rotate(rows: Array) -> None:
+    """Each row of float32 [rows, columns] times the rotation, in place: as `quantize` does it to activations."""
+    share(_rotate_row, len(rows), (rows,))
+
+
+@jit
+def _rotate_row(row: int, rows: Array) -> None:
+    _rotate(rows[row])
+
+
+@partial(jit, fastmath=frozenset())
+def _rotate(values: Array) -> None:
+    """The Walsh-Hadamard transform over columns that are a part of the row apart: runs of neighbours, not single
+    values, are added and subtracted, which vectorises. The row has `mixed` parts, a power of two."""
+    columns = len(values)
+    mixed = 1
+    while mixed < _MIXED and columns % (2 * mixed) == 0:
+        mixed *= 2
+    run, norm = columns // mixed, _ONE / np.sqrt(np.float32(mixed))
+    for i in range(columns):
+        values[i] *= norm
+    while run < columns:
+        for start in range(0, columns, 2 * run):
+            left, right = values[start : start + run], values[start + run : start + 2 * run]
+            for i in range(run):
+                left[i], right[i] = left[i] + right[i], left[i] - right[i]
+        run *= 2
+
+
+@jit
+def multiply(
+    x: Array, scales: Array, weight: Array, offsets: Array, channel: Array, bias: Array, out: Array
+) -> None:
+    """out [rows, channels] = (x · weightᵀ − offsets) · scales · channel + bias, rounded to the type of `out`.
+
+    `x` uint8 [rows, columns of the packed weight], `weight` packed, `offsets` int32 (CENTRE times the sum of a
+    channel's weights), `channel` float32 scales and `bias` float32 [channels].
+    """
+    share(_multiply, len(weight), (x, scales, weight, offsets, channel, bias, out))
+
+
+@jit
+def _multiply(
+    item: int, x: Array, scales: Array, weight: Array, offsets: Array, channel: Array, bias: Array, out: Array
+) -> None:
+    rows, first = len(x), item * WIDE
+    sums = np.empty((_TALL, WIDE), np.int32)
+    tall = rows // _TALL * _TALL
+    for row in range(0, tall, _TALL):
+        _tall_tile(x, row, weight, item, sums)
+        for r in range(_TALL):
+            _finish(row + r, sums, r, 0, first, scales, offsets, channel, bias, out)
+    for row in range(tall, rows):
+        _flat_tile(x, row, weight, item, sums)
+        _finish(row, sums, 0, 0, first, scales, offsets, channel, bias, out)
+
+
+@jit
+def finish(sums: Array, scales: Array, offsets: Array, channel: Array, bias: Array, out: Array) -> None:
+    """As `multiply`, from sums [rows, channels] that another product has found."""
+    share(_finish_row, len(sums), (sums, scales, offsets, channel, bias, out))
+
+
+@jit
+def _finish_row(
+    row: int, sums: Array, scales: Array, offsets: Array, channel: Array, bias: Array, out: Array
+) -> None:
+    for first in range(0, out.shape[1], WIDE):
+        _finish(row, sums, row, first, first, scales, offsets, channel, bias, out)
+
+
+@partial(jit, fastmath=frozenset())  # the same roundings wherever it is compiled into
+def _finish(
+    row: int,
+    sums: Array,
+    at: int,
+    left: int,
+    first: int,
+    scales: Array,
+    offsets: Array,
+    channel: Array,
+    bias: Array,
+    out: Array,
+) -> None:
+    """sums[at, left:], which begins with channel `first`, into row `row` of `out`: WIDE channels at most."""
+    scale, end = scales[row], min(first + WIDE, out.shape[1])
+    # Slices, since an index that might be negative keeps a loop from vectorising.
+    own, added, offset, factor = sums[at, left:], bias[first:end], offsets[first:end], channel[first:end]
+    target = out[row, first:end]
+    for i in range(len(target)):
+        value = np.float32(own[i] - offset[i]) * (scale * factor[i]) + added[i]
+        target[i] = narrow(value, target[i])
+
+
+def _tile(rows: int) -> Any:
+    """An intrinsic tile(x, row, weight, item, sums): sums[:rows, :WIDE] = x[row : row + rows] · weight[item]ᵀ.
+
+    All sums stay in registers over a loop that reads the packed weights once, from first to last.
+    """
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def tile(_: Any, x: Any, row: Any, weight: Any, item: Any, sums: Any) -> Any:
+        def lower(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            arrays = [
+                context.make_array(signature.args[place])(context, builder, values[place])
+                for place in (0, 2, 4)
+            ]
+            quads = builder.extract_value(arrays[1].shape, 1)
+            width = builder.mul(quads, _I64(QUAD))
+            starts = [
+                builder.gep(arrays[0].data, [builder.mul(builder.add(values[1], _I64(r)), width)])
+                for r in range(rows)
+            ]
+            weights = builder.gep(arrays[1].data, [builder.mul(values[3], builder.mul(width, _I64(WIDE)))])
+            results = _dot_loop(builder, quads, starts, weights)
+            for place, result in enumerate(results):
+                target = builder.gep(arrays[2].data, [_I64(place * _LANES)])
+                builder.store(result, builder.bitcast(target, _SUMS.as_pointer()), align=4)
+            return context.get_dummy_value()
+
+        return types.void(x, row, weight, item, sums), lower
+
+    return tile
+
+
+def _dot_loop(builder: Any, quads: Any, rows: list[Any], weights: Any) -> list[Any]:
+    """The sums, sixteen channels each, row by row, after a loop over `quads` groups of four columns."""
+    before, body = builder.block, builder.append_basic_block("quad")
+    after = builder.append_basic_block("summed")
+    builder.branch(body)
+    builder.position_at_end(body)
+    quad = builder.phi(_I64)
+    sums = [builder.phi(_SUMS) for _ in range(len(rows) * (WIDE // _LANES))]
+    at = builder.gep(weights, [builder.mul(quad, _I64(WIDE * QUAD))])
+    registers = [_load(builder, at, place * _LANES * QUAD, _BYTES) for place in range(WIDE // _LANES)]
+    offset = builder.mul(quad, _I64(QUAD))
+    spread = [_spread(builder, _load(builder, builder.gep(row, [offset]), 0, _I32)) for row in rows]
+    results = [
+        _dot(builder, total, spread[place // len(registers)], registers[place % len(registers)])
+        for place, total in enumerate(sums)
+    ]
+    following = builder.add(quad, _I64(1))
+    for phi, start, value in zip(
+        [quad, *sums], [_I64(0), *[_SUMS([0] * _LANES)] * len(sums)], [following, *results], strict=True
+    ):
+        phi.add_incoming(start, before)
+        phi.add_incoming(value, body)
+    builder.cbranch(builder.icmp_signed("<", following, quads), body, after)
+    builder.position_at_end(after)
+    return results
+
+
+def _load(builder: Any, base: Any, offset: int, type: Any) -> Any:
+    return builder.load(builder.bitcast(builder.gep(base, [_I64(offset)]), type.as_pointer()), align=1)
+
+
+def _spread(builder: Any, four: Any) -> Any:
+    """Four bytes as an int32, sixteen times over."""
+    one = builder.insert_element(ir.Constant(_SUMS, ir.Undefined), four, _I32(0))
+    mask = ir.Constant(_SUMS, [0] * _LANES)
+    return builder.bitcast(builder.shuffle_vector(one, ir.Constant(_SUMS, ir.Undefined), mask), _BYTES)
+
+
+def _dot(builder: Any, total: Any, unsigned: Any, signed: Any) -> Any:
+    name = "llvm.x86.avx512.vpdpbusd.512"
+    type = ir.FunctionType(_SUMS, [_SUMS, _BYTES, _BYTES])
+    return builder.call(cgutils.get_or_insert_function(builder.module, type, name), [total, unsigned, signed])
+
+
+_tall_tile, _flat_tile = _tile(_TALL), _tile(1)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _bits(context: Any, value: Any) -> Any:
+    def lower(_: Any, builder: Any, __: Any, values: Any) -> Any:
+        return builder.bitcast(values[0], _I32)
+
+    return types.int32(types.float32), lower
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _float(context: Any, bits: Any) -> Any:
+    def lower(_: Any, builder: Any, __: Any, values: Any) -> Any:
+        return builder.bitcast(values[0], ir.FloatType())
+
+    return types.float32(types.int32), lower

@@ -1,0 +1,144 @@
+"""The integers are exact, a row knows nothing of its neighbours, and quality is that of the whole weights."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from backends.kernels import int8
+from backends.layers import linear
+from backends.layers.int8 import FEW, Int8Linear, _matrix_product, _pack, _plain_product, _unpack
+
+SHAPES = [(576, 960), (70, 130), (33, 1), (4, 64), (1, 7), (1536, 65)]
+vnni = pytest.mark.skipif(not int8.cpu_has_vnni(), reason="this CPU has no AVX512 VNNI")
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def integers(*shape: int, low: int = -128, high: int = 128) -> torch.Tensor:
+    return torch.randint(low, high, shape, dtype=torch.int8)
+
+
+def kernel_sums(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """x · weightᵀ by the kernel, as float64; exact where float32 can hold it."""
+    packed, channels = _pack(weight), len(weight)
+    wide = torch.full((len(x), packed.shape[1] * int8.QUAD), int8.CENTRE, dtype=torch.uint8)
+    wide[:, : x.shape[1]] = (x.to(torch.int16) + int8.CENTRE).to(torch.uint8)
+    offsets = (int8.CENTRE * weight.sum(1, dtype=torch.int32)).numpy()
+    out = np.empty((len(x), channels), np.float32)
+    ones, zeros = np.ones(channels, np.float32), np.zeros(channels, np.float32)
+    int8.multiply(wide.numpy(), np.ones(len(x), np.float32), packed.numpy(), offsets, ones, zeros, out)
+    return torch.from_numpy(out).double()
+
+
+@vnni
+@pytest.mark.parametrize(("columns", "channels"), SHAPES)
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 8, 31, 32, 33, 40])
+def test_the_kernel_is_the_integer_product(columns: int, channels: int, rows: int) -> None:
+    x, weight = integers(rows, columns), integers(channels, columns)
+    exact = x.long() @ weight.long().T
+    torch.testing.assert_close(kernel_sums(x, weight), exact.double(), rtol=0, atol=0)
+
+
+@vnni
+@pytest.mark.parametrize("x", [-128, 127])
+@pytest.mark.parametrize("weight", [-128, 127])
+def test_extremes_do_not_saturate(x: int, weight: int) -> None:
+    """Sixteen-bit sums, as older instructions have them, would; 1,024 columns keep float32 exact."""
+    left, right = torch.full((5, 1024), x).to(torch.int8), torch.full((66, 1024), weight).to(torch.int8)
+    exact = torch.full((5, 66), 1024 * x * weight).double()
+    torch.testing.assert_close(kernel_sums(left, right), exact, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("extreme", [-128, 127, None])
+def test_products_of_torch_are_the_integer_product(extreme: int | None) -> None:
+    x, weight = integers(40, 3000), integers(70, 3000)
+    if extreme is not None:
+        x, weight = x.fill_(extreme), weight.fill_(extreme)
+    exact = (x.long() @ weight.long().T).int()
+    assert torch.equal(_plain_product(x, weight), exact)
+    if int8.cpu_has_vnni():
+        assert torch.equal(_matrix_product(x, weight), exact)
+
+
+@pytest.mark.parametrize(("columns", "channels"), SHAPES)
+def test_packing_loses_nothing(columns: int, channels: int) -> None:
+    weight = integers(channels, columns)
+    assert torch.equal(_unpack(_pack(weight))[:channels, :columns], weight)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("columns", "channels"), SHAPES)
+def test_a_row_is_the_same_alone_and_among_others(columns: int, channels: int, dtype: torch.dtype) -> None:
+    """Loud neighbours included, below and above the border between the two products."""
+    layer = Int8Linear(torch.randn(channels, columns), torch.randn(channels))
+    x = torch.randn(FEW + 8, columns) * 10.0 ** torch.randint(-3, 4, (FEW + 8, 1))
+    many = layer(x.to(dtype))
+    for rows in (1, 3, 8, FEW, FEW + 1):
+        for start in range(0, len(x) - rows + 1, rows):
+            part = slice(start, start + rows)
+            assert torch.equal(layer(x[part].to(dtype)), many[part])
+
+
+@pytest.mark.parametrize("rows", [1, 5, FEW + 8])
+def test_without_vnni_the_result_is_the_same(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, bias, x = torch.randn(130, 1100), torch.randn(130), torch.randn(rows, 1100)
+    fast = Int8Linear(weight, bias)(x)
+    monkeypatch.setattr(int8, "cpu_has_vnni", lambda: False)
+    assert torch.equal(Int8Linear(weight, bias)(x), fast)
+
+
+@pytest.mark.parametrize("rows", [1, 7, FEW + 8])
+def test_threads_change_nothing(rows: int, threads: None) -> None:
+    layer, x = Int8Linear(torch.randn(300, 576)), torch.randn(rows, 576)
+    torch.set_num_threads(1)
+    one = layer(x)
+    torch.set_num_threads(2)
+    assert torch.equal(layer(x), one)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("rows", [4, FEW + 8])
+def test_what_is_no_number_stays_in_its_row(bad: float, rows: int) -> None:
+    layer, x = Int8Linear(torch.randn(70, 64)), torch.randn(rows, 64)
+    right = layer(x)
+    x[2, 5] = bad
+    wrong = layer(x)
+    assert wrong[2].isnan().all()
+    others = torch.arange(rows) != 2
+    assert torch.equal(wrong[others], right[others])
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-38, 1e-45])
+def test_next_to_nothing_gives_the_bias(value: float) -> None:
+    bias = torch.randn(9)
+    assert torch.equal(Int8Linear(torch.randn(9, 64), bias)(torch.full((1, 64), value))[0], bias)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_close_to_the_whole_weights_even_beside_a_loud_column(dtype: torch.dtype) -> None:
+    """Without the rotation the column costs all others their precision: an error above 0.2 instead of 0.06."""
+    weight, x = torch.randn(200, 576), torch.randn(16, 576)
+    x[:, 17] *= 100
+    weight[:, 17] /= 100
+    exact = x.to(dtype).double() @ weight.double().T
+    error = (Int8Linear(weight)(x.to(dtype)).double() - exact).norm() / exact.norm()
+    assert error < 0.1
+
+
+def test_weights_that_cannot_be_kept_are_refused() -> None:
+    with pytest.raises(ValueError, match="not finite"):
+        Int8Linear(torch.tensor([[1.0, float("nan")]]))
+    with pytest.raises(ValueError, match="columns"):
+        Int8Linear(torch.empty(1, int8.MAX_COLUMNS + 1))
+
+
+def test_the_format_is_chosen_by_name() -> None:
+    assert isinstance(linear.linear(torch.ones(2, 2), format="int8"), Int8Linear)
+    assert not isinstance(linear.linear(torch.ones(2, 2)), Int8Linear)
