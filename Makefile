@@ -43,6 +43,7 @@ test-slow: install redis
 bench: install
 	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.gateway
+	$(BIN)/python -m benchmarks.two_engines
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache
