@@ -145,7 +145,7 @@ def test_a_session_remembers(client: OpenAI, serving: Any) -> None:
         ({"max_tokens": 100_000}, openai.BadRequestError, "context_length_exceeded", None),
         ({"messages": FLOOD}, openai.BadRequestError, "context_length_exceeded", None),
         ({"extra_body": {"cache_salt": "victim"}}, openai.BadRequestError, None, "cache_salt"),
-        ({"logprobs": True}, openai.BadRequestError, None, "logprobs"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, openai.BadRequestError, None, "tools"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_refused_by_name(
