@@ -30,6 +30,9 @@ FIRST_DELAY, LAST_DELAY = 0.2, 10.0  # seconds before a dead engine is started a
 LOG_TIMEOUT = 0.5  # seconds to read what a dead engine has left in its pipe
 STEADY = 60.0  # seconds of life after which the delay is the first one again, for one that did not hang
 TAIL = 20  # lines of an engine's last words that go into an error
+# Weights on huge pages: a tenth off the matrix products where the kernel leaves the choice to programs (madvise).
+# glibc and torch read these when a process starts, so they cannot be set from inside.
+HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "THP_MEM_ALLOC_ENABLE": "1"}
 MAX_LINE = 64 * 1024  # bytes
 
 _log = logging.getLogger(__name__)
@@ -237,6 +240,7 @@ class _Engine:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,
+            env=os.environ | HUGE_PAGES,
         )
         assert self._process.stdout is not None
         self._reader = asyncio.create_task(self._read(self._process.stdout))

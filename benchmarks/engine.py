@@ -5,7 +5,9 @@ after another, and as one padded batch. Tokens per second count only the tokens 
 """
 
 import dataclasses
+import os
 import random
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -17,6 +19,7 @@ from backends.catalogue import resolve
 from backends.engine.engine import Engine
 from backends.engine.runner import load_runner
 from backends.models.checkpoint import open_checkpoint
+from backends.supervisor import HUGE_PAGES
 from backends.wire import EngineConfig, Sampling, Submit
 from benchmarks.report import Report, arguments, machine, paired, publish
 
@@ -136,6 +139,12 @@ def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
+    if not HUGE_PAGES.items() <= os.environ.items():  # as engines are started; the peer gets the same
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "benchmarks.engine", *sys.argv[1:]],
+            os.environ | HUGE_PAGES,
+        )
     folder = resolve(MODEL)
     ours, peer = Ours(folder, options.threads), Transformers(folder, options.threads)
     ours.run(workload(0, ours.vocabulary)[:4])  # compiles kernels, fills allocators
