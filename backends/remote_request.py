@@ -92,6 +92,7 @@ def _never(sampling: Sampling) -> dict[str, bool]:
         "n": sampling.n > 1,
         "logprobs": sampling.logprobs is not None,
         "max_tokens": sampling.max_tokens < 1,
+        "response_format": sampling.grammar is not None,
     }
 
 

@@ -23,6 +23,14 @@ class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
     """Base of everything on the wire; the tag `type` names the message."""
 
 
+class Grammar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an answer has to be a sentence of: a JSON schema, a regular expression, or a grammar in llguidance's
+    dialect of Lark, in which special tokens and embedded schemas have names (`<tool_call>`, `%json {…}`)."""
+
+    kind: Literal["json_schema", "regex", "lark"]
+    source: str
+
+
 class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """How to choose tokens and when to stop. The gateway has checked the ranges and filled in every default."""
 
@@ -43,6 +51,7 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     n: int = 1  # answers to one prompt; the first is that of n = 1, the others' seeds are derived
     logprobs: int | None = None  # report each token's, and so many of the likeliest ones'; None: none
     prompt_logprobs: bool = False  # the prompt's too; then nothing of it is taken from the prefix cache
+    grammar: Grammar | None = None  # which the whole answer obeys
 
 
 class Score(msgspec.Struct, frozen=True, array_like=True):

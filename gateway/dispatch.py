@@ -205,6 +205,7 @@ def _sampling(request: Request, default_max_tokens: int) -> Sampling:
         n=request.n,
         logprobs=request.logprobs,
         prompt_logprobs=request.prompt_logprobs,
+        grammar=request.grammar,
     )
 
 

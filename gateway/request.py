@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from backends.backend import Delta, Prompt
+from backends.wire import Grammar
 from classifier import Assessment
 from gateway.config import Price, Tenant
 
@@ -37,6 +38,7 @@ class Request:
     n: int = 1
     logprobs: int | None = None  # alternatives told with each token's; None: no logprobs
     prompt_logprobs: bool = False
+    grammar: Grammar | None = None
     session: str | None  # "new", an id, or None
     timeout: float  # seconds
     priority: int

@@ -40,6 +40,8 @@ def _faults(submit: Submit, limits: Limits) -> Iterator[str]:
     if submit.timeout is not None and not submit.timeout >= 0:
         yield f"timeout: {submit.timeout} is not a time from now on"
     yield from _sampling_faults(submit.sampling, limits)
+    if submit.sampling.grammar is not None:
+        yield "response_format: this engine does not constrain its answers"
 
 
 def _sampling_faults(sampling: Sampling, limits: Limits) -> Iterator[str]:

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from backends.engine.admission import MAX_STOPS, Limits, refusal
-from backends.wire import MAX_BIASED, MAX_TOP, Sampling, Submit
+from backends.wire import MAX_BIASED, MAX_TOP, Grammar, Sampling, Submit
 
 LIMITS = Limits(vocab_size=100, context_length=10, eos=frozenset({0}))
 NAN = float("nan")
@@ -57,6 +57,7 @@ def test_what_can_run_is_not_refused(good: Submit) -> None:
         (submit(seed=-1), "sampling.seed"),
         (submit(seed=2**64), "sampling.seed"),
         (submit(stop=("a", "")), "sampling.stop"),
+        (submit(grammar=Grammar("regex", "a")), "response_format"),
         (submit(stop=("a\ud800",)), "sampling.stop"),
         (submit(stop=("a" * MAX_STOPS, "b")), "sampling.stop"),
         (submit(stop_token_ids=(100,)), "sampling.stop_token_ids"),
