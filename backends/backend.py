@@ -15,7 +15,7 @@ import msgspec
 
 from backends.prompt import ChatMessage, Prompt
 from backends.tokenizer import Tokenizer
-from backends.wire import FinishReason, Sampling, Timings
+from backends.wire import FinishReason, Sampling, Timings, Traffic
 
 __all__ = [
     "Backend",
@@ -31,6 +31,7 @@ __all__ = [
     "Sampling",
     "Timings",
     "TokenScore",
+    "Traffic",
     "Unavailable",
     "Usage",
 ]
@@ -44,6 +45,10 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     ids: list[int] | None  # the prompt in this backend's tokens; None where it has no known tokenizer
     sampling: Sampling
     salt: bytes = b""
+    tenant: str = ""  # opaque tag, see `backends.wire.Submit`; like the four below it is for our own engines
+    session: str = ""
+    weight: float = 1.0
+    traffic: Traffic = "interactive"
     priority: int = 0
     timeout: float | None = None  # seconds
     traceparent: str | None = None  # W3C trace context of the attempt, for remote backends

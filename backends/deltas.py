@@ -151,4 +151,6 @@ def token_score(tokenizer: Tokenizer, id: int, score: Score) -> TokenScore:
 def _refusal(refused: Refused) -> BackendError:
     """In the client's words: the engine's field `sampling.n` is its `n`."""
     message = refused.message.removeprefix("sampling.")
-    return Overloaded(message) if refused.code == "overloaded" else Rejected(message, refused.code)
+    if refused.code == "overloaded":
+        return Overloaded(message, retry_after=refused.retry_after)
+    return Rejected(message, refused.code)

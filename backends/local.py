@@ -131,6 +131,10 @@ class LocalBackend:
             prompt=ids,
             sampling=generation.sampling,
             salt=generation.salt,
+            tenant=generation.tenant,
+            session=generation.session,
+            weight=generation.weight,
+            traffic=generation.traffic,
             priority=generation.priority,
             timeout=generation.timeout,
         )

@@ -17,6 +17,7 @@ MAX_TOP = 20  # alternatives told with each token
 MAX_BIASED = 1024  # tokens with a bias
 
 FinishReason = Literal["stop", "length", "abort", "deadline", "error"]
+Traffic = Literal["interactive", "batch"]
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -68,6 +69,12 @@ class Submit(Message, frozen=True, kw_only=True):
     prompt: list[int]
     sampling: Sampling
     salt: bytes = b""  # namespace of the prefix cache, derived by the gateway from the tenant
+    tenant: str = ""  # opaque tag: whose turn it is, and whose share of the blocks
+    session: str = ""  # likewise, within the tenant
+    weight: float = 1.0  # of the tenant's turns
+    traffic: Traffic = (
+        "interactive"  # somebody waits for the words, or nobody does: then it comes after those
+    )
     priority: int = 0  # smaller runs first
     timeout: float | None = None  # seconds from arrival; then finish "deadline"
 
@@ -122,6 +129,7 @@ class Refused(Message, frozen=True, kw_only=True):
     id: str
     code: str
     message: str
+    retry_after: float | None = None  # seconds, of an overloaded engine: when it may have room
 
 
 class Stored(Message, frozen=True, kw_only=True):

@@ -129,7 +129,14 @@ class Tenant(_Section, frozen=True):
     limits: Limits = Limits()
     tiers: Annotated[tuple[Name, ...], Meta(min_length=1)] | None = None  # allowed tiers; None: all
     quality_floor: Share = 0.7  # the cheapest tier whose P(good) reaches this is taken
-    priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0  # smaller runs first
+    # what its requests are: somebody waits for interactive ones, batch ones come after all of those
+    traffic: Literal["interactive", "batch"] = "interactive"
+    priority: Annotated[int, Meta(ge=-1000, le=1000)] = (
+        0  # among requests of the same traffic, smaller runs first
+    )
+    weight: Annotated[float, Meta(ge=0.01, le=100)] = (
+        1.0  # its part of an engine while others of its priority wait
+    )
     admin: bool = False  # may read /metrics, which names every tenant
 
 

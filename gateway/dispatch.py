@@ -22,6 +22,7 @@ from gateway.recall import Memory, Recalled
 from gateway.request import Answer, Card, Decision, Request, Route
 from gateway.routing import TierSignals, fits
 from gateway.telemetry import Traces
+from gateway.tenants import engine_tag
 from gateway.tiers import Replica, Tier
 from prefixcache.affinity import Affinity
 
@@ -90,7 +91,9 @@ class Dispatcher:
                 route,
                 self._tiers,
                 outlook.encoded.cached,
-                lambda tier, replica: self._start(request, outlook.encoded, tier, replica, deadline),
+                lambda tier, replica: self._start(
+                    request, recalled, outlook.encoded, tier, replica, deadline
+                ),
             )
         except BaseException:
             await self._meter.settle(charge, 0)
@@ -127,15 +130,27 @@ class Dispatcher:
         return route
 
     def _start(
-        self, request: Request, encoded: Encoded, tier: Tier, replica: Replica, deadline: float
+        self,
+        request: Request,
+        recalled: Recalled,
+        encoded: Encoded,
+        tier: Tier,
+        replica: Replica,
+        deadline: float,
     ) -> AsyncGenerator[Delta, None]:
+        salt = self._salts[request.tenant.name]
+        session = recalled.session
         room = tier.context_length - encoded.length(replica)
         generation = Generation(
             id=request.id,
             prompt=encoded.prompt,
             ids=encoded.of(replica),
             sampling=_sampling(request, min(self._server.default_max_tokens, room)),
-            salt=self._salts[request.tenant.name],
+            salt=salt,
+            tenant=engine_tag(salt),
+            session="" if session is None else engine_tag(salt, session.id),
+            weight=request.tenant.weight,
+            traffic=request.traffic,
             priority=request.priority,
             timeout=max(0.0, deadline - asyncio.get_running_loop().time()),
         )

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from backends.backend import Delta, Prompt
+from backends.backend import Delta, Prompt, Traffic
 from backends.wire import Grammar
 from classifier import Assessment
 from gateway.config import Price, Tenant
@@ -41,6 +41,7 @@ class Request:
     grammar: Grammar | None = None
     session: str | None  # "new", an id, or None
     timeout: float  # seconds
+    traffic: Traffic = "interactive"
     priority: int
 
 

@@ -18,6 +18,7 @@ KEY_PREFIX = "hr_"
 SHOWN = 10  # characters of a key that may be stored and logged
 SECRET_BYTES = 32
 SHORTEST_SECRET = 32  # characters in the environment
+TAG = 16  # hexadecimal digits of an engine's tag
 
 
 class SecretError(ValueError):
@@ -48,6 +49,11 @@ def new_key(secret: bytes) -> tuple[str, Key]:
 def cache_salt(secret: bytes, tenant: str) -> bytes:
     """What keeps this tenant's prefixes apart in every cache; 32 bytes. Neither clients nor tenants can choose it."""
     return _mac(secret, _framed("cache-salt", tenant))
+
+
+def engine_tag(salt: bytes, session: str = "") -> str:
+    """By what engines tell tenants, and their sessions, apart: it says nothing to who has not the tenant's salt."""
+    return _mac(salt, _framed("engine-tag", session)).hex()[:TAG]
 
 
 class Tenants:

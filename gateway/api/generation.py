@@ -29,7 +29,6 @@ from gateway.request import Answer, Card, Decision, Endpoint, Request
 logger = logging.getLogger(__name__)
 
 LARGE_BODY = 64 * 1024  # bytes; decoding more would be felt by other requests, so a thread does it
-FLEX_PRIORITY = 1000  # what `service_tier: flex` adds
 TIMEOUT_HEADER = "x-headrace-timeout-ms"
 
 
@@ -176,7 +175,8 @@ def request_of(
         prompt=prompt,
         session=session,
         timeout=_timeout(headers.get(TIMEOUT_HEADER), server.default_timeout),
-        priority=tenant.priority + (FLEX_PRIORITY if body.service_tier == "flex" else 0),
+        traffic="batch" if body.service_tier == "flex" else tenant.traffic,
+        priority=tenant.priority,
     )
     return body.sampled(bare)
 

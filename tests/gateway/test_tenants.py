@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gateway.config import Config, Key, State, Tenant, Tier
 from gateway.errors import ApiError
-from gateway.tenants import SecretError, Tenants, cache_salt, new_key, server_secret
+from gateway.tenants import SecretError, Tenants, cache_salt, engine_tag, new_key, server_secret
 
 SECRET = bytes(range(32))
 TIERS = (Tier(name="7b"),)
@@ -114,6 +114,14 @@ def test_a_salt_is_the_mac_of_framed_fields() -> None:
     """Unframed, ("cache-salt", "acme") and ("cache-salta", "cme") would be one."""
     framed = b"\0\0\0\0\0\0\0\x0acache-salt" + b"\0\0\0\0\0\0\0\x04acme"
     assert cache_salt(SECRET, "acme") == hmac.new(SECRET, framed, hashlib.sha256).digest()
+
+
+def test_engines_tell_tenants_and_sessions_apart_by_tags_that_name_neither() -> None:
+    salts = [cache_salt(SECRET, tenant) for tenant in ("acme", "umbrella")]
+    tags = {engine_tag(salt, session) for salt in salts for session in ("", "one", "two")}
+    assert len(tags) == 6 and {len(tag) for tag in tags} == {16}
+    assert engine_tag(salts[0], "one") == engine_tag(salts[0], "one")
+    assert not any(word in tag for tag in tags for word in ("acme", "one", salts[0].hex()[:8]))
 
 
 def test_no_key_that_a_client_may_send_has_a_salt_for_its_digest() -> None:

@@ -32,6 +32,7 @@ from sessions.sqlite import SqliteSessions
 ANONYMOUS = Tenant(name="anonymous")
 TENANTS = {
     "hr_tenant": Tenant(name="tenant", tiers=("7b",), priority=5),
+    "hr_nightly": Tenant(name="nightly", traffic="batch"),
     "hr_admin": Tenant(name="admin", admin=True),
 }
 USAGE = Usage(prompt_tokens=12, completion_tokens=3, cached_tokens=8)

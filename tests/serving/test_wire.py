@@ -250,6 +250,24 @@ def test_headers_reach_the_request(front: Any) -> None:
         assert (refused.status_code, error(refused.content)["param"]) == (400, "x-headrace-timeout-ms")
 
 
+@pytest.mark.parametrize(
+    ("key", "tier", "traffic"),
+    [
+        ("hr_tenant", "auto", "interactive"),
+        ("hr_tenant", "flex", "batch"),
+        ("hr_nightly", "auto", "batch"),
+        ("hr_nightly", "default", "batch"),
+    ],
+)
+def test_nobody_waits_for_flex_requests_nor_for_those_of_a_batch_tenant(
+    front: Any, key: str, tier: str, traffic: str
+) -> None:
+    body = json.loads(BODY) | {"service_tier": tier}
+    httpx.post(f"{front.url}/v1/chat/completions", json=body, headers={"authorization": f"Bearer {key}"})
+    (request,) = front.dispatcher.requests
+    assert request.traffic == traffic
+
+
 def test_probes(front: Any) -> None:
     assert httpx.get(f"{front.url}/livez").text == "ok\n"
     ready = httpx.get(f"{front.url}/readyz")

@@ -23,6 +23,7 @@ from gateway.metrics import Metrics
 from gateway.recall import Memory
 from gateway.request import Answer, Request
 from gateway.telemetry import Traces
+from gateway.tenants import engine_tag
 from gateway.tiers import Tier
 from prefixcache.affinity import Affinity, block_keys
 from sessions.sqlite import SqliteSessions
@@ -95,6 +96,7 @@ class Gateway:
                 "limits", Limits(requests_per_minute=100, tokens_per_minute=10_000, parallel=3)
             ),
             tiers=changes.pop("tiers", None),
+            weight=2.5,
         )
         messages = tuple(ChatMessage(role="user", content=text) for text in said)
         request: dict[str, Any] = {
@@ -132,6 +134,20 @@ async def test_an_answer_and_what_it_costs(gateway: Gateway) -> None:
     assert gateway.limits.reserved == [12 + 7]
     assert gateway.limits.settled == [5 + 2]  # what the backend reported
     assert gateway.classifier.asked == ["Who are you?"]
+
+
+async def test_an_engine_learns_how_urgent_it_is_and_whose_without_a_name(
+    tmp_path: Path, backend: Make, tier_of: Make
+) -> None:
+    one = backend("7b/0")
+    gateway = Gateway(tmp_path, [tier_of("7b", one)])
+    await gateway.say("Hello", traffic="batch", priority=3)
+    await gateway.say("Hello", session="new")
+    alone, first = one.seen
+    assert (alone.traffic, alone.priority, alone.weight, alone.session) == ("batch", 3, 2.5, "")
+    assert first.traffic == "interactive" and first.session not in ("", "new")
+    assert alone.tenant == first.tenant == engine_tag(SALT) != "acme"
+    await gateway.sessions.close()
 
 
 async def test_a_request_without_max_tokens_reserves_the_default_and_gets_no_more(
