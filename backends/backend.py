@@ -117,6 +117,10 @@ class Backend(Protocol):
         """Whether it is not available but expected back by itself: an engine that is being started again."""
 
     @property
+    def tripped(self) -> bool:
+        """Whether it is left alone because it has failed: the breaker is open. Never one of our own engines."""
+
+    @property
     def in_flight(self) -> int:
         """Generations that this gateway has running here."""
 

@@ -26,6 +26,11 @@ class Breaker:
         return self._closed or (not self._trying and self._clock() >= self._until)
 
     @property
+    def open(self) -> bool:
+        """Too many have failed, and nothing has succeeded since."""
+        return not self._closed
+
+    @property
     def _closed(self) -> bool:
         return self._failures < FAILURES
 

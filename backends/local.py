@@ -71,6 +71,10 @@ class LocalBackend:
         return self._ready.is_set()
 
     @property
+    def tripped(self) -> bool:
+        return False
+
+    @property
     def recovering(self) -> bool:
         """The supervisor starts a dead engine again."""
         return self._task is not None and not self.available

@@ -102,6 +102,10 @@ class RemoteBackend:
         return self._client is not None and self._breaker.allows and self._in_flight < self._max_in_flight
 
     @property
+    def tripped(self) -> bool:
+        return self._breaker.open
+
+    @property
     def recovering(self) -> bool:
         """Nobody here knows when a server comes back."""
         return False

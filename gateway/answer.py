@@ -5,10 +5,12 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from backends.backend import Delta, Usage
+from backends.backend import BackendError, Delta, Usage
 from gateway.cascade import Attempt
+from gateway.config import Price
 from gateway.metering import Charge, Meter
 from gateway.metrics import Metrics
+from gateway.prices import cost
 from gateway.recall import Memory, Recalled
 from gateway.request import Request
 from sessions import Turn
@@ -22,6 +24,7 @@ class Epilogue:
     recalled: Recalled
     charge: Charge
     attempt: Attempt
+    largest: Price  # of the largest tier
     prompt_tokens: int
     started: float  # time.monotonic() at the request's arrival
     first_text: float  # seconds from there to the first delta
@@ -41,8 +44,11 @@ class Epilogue:
         await self.memory.remember(self.request, self.recalled, turn)
 
     def _measure(self, last: Delta | None, usage: Usage) -> None:
-        tier = self.attempt.tier.name
-        self.metrics.tokens(self.request.tenant.name, tier, usage)
+        tier, tenant = self.attempt.tier.name, self.request.tenant.name
+        spent = cost(self.attempt.tier.price, usage)
+        self.attempt.entry.settled(last, usage, spent)
+        self.metrics.tokens(tenant, tier, usage)
+        self.metrics.money(tenant, tier, spent, cost(self.largest, usage))
         if last is not None:
             seconds = time.monotonic() - self.started
             self.metrics.generation(self.attempt.replica.name, usage, last.timings)
@@ -70,7 +76,9 @@ class AnswerStream:
     async def __anext__(self) -> Delta:
         try:
             delta = await self._pull()
-        except BaseException:  # the end, an error of the backend, or a cancellation
+        except BaseException as ending:  # the end, an error of the backend, or a cancellation
+            if isinstance(ending, BackendError):
+                self._attempt.entry.failed(ending.code)
             await self.aclose()
             raise
         if not delta.index:  # of several answers the first is remembered

@@ -34,7 +34,10 @@ def create_app(config: Config, drain: Drain) -> Starlette:
     tenants = Tenants(config, secret)
     everybody = [*config.tenants, *([config.anonymous] if config.anonymous is not None else [])]
     metrics = Metrics(
-        [tier.name for tier in config.tiers], engine_models(config), [tenant.name for tenant in everybody]
+        [tier.name for tier in config.tiers],
+        engine_models(config),
+        [tenant.name for tenant in everybody],
+        old_names=config.telemetry.vllm_old_names,
     )
     traces = Traces(config.telemetry)
     limits, sessions = open_limits(config.state), open_sessions(config.state)

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from backends.backend import BackendError, DeadlineExceeded, Delta, Unavailable
+from gateway.ledger import Entry, Ledger
 from gateway.request import Route
 from gateway.tiers import Replica, Tier
 
@@ -24,15 +25,18 @@ class Attempt:
 
     tier: Tier
     replica: Replica
+    entry: Entry  # of the ledger
     first: Delta
     rest: AsyncGenerator[Delta, None]
 
 
-async def run(route: Route, tiers: Mapping[str, Tier], cached: Mapping[str, int], start: Start) -> Attempt:
+async def run(
+    route: Route, tiers: Mapping[str, Tier], cached: Mapping[str, int], start: Start, ledger: Ledger
+) -> Attempt:
     """Try the route's tiers in order, each on its best replicas, until one gives a first delta.
 
-    `cached`: prompt tokens held, by replica name. Raises the last BackendError when all attempts failed, and at
-    once one that no other replica could mend.
+    `cached`: prompt tokens held, by replica name; every attempt is entered into `ledger`. Raises the last
+    BackendError when all attempts failed, and at once one that no other replica could mend.
     """
     tried: set[str] = set()
     failure: BackendError = Unavailable("no replica answers", "no_replica")
@@ -40,17 +44,21 @@ async def run(route: Route, tiers: Mapping[str, Tier], cached: Mapping[str, int]
         tier = tiers[name]
         while len(tried) < MAX_ATTEMPTS and (replica := tier.pick(cached, tried)) is not None:
             tried.add(replica.name)
+            entry = ledger.open(tier.name, replica.name)
             deltas = start(tier, replica)
             try:
                 first = await anext(deltas)
             except StopAsyncIteration:
                 failure = Unavailable("the backend ended without an answer", "upstream_eof")
+                entry.failed(failure.code)
             except BackendError as error:
+                entry.failed(error.code)
                 if not error.retryable:
                     raise
                 failure = error
             else:
-                return Attempt(tier=tier, replica=replica, first=first, rest=deltas)
+                entry.begun()
+                return Attempt(tier=tier, replica=replica, entry=entry, first=first, rest=deltas)
     raise failure
 
 

@@ -153,6 +153,7 @@ class Telemetry(_Section, frozen=True):
     service_name: Text = "headrace"
     sample_ratio: Share = 1.0
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    vllm_old_names: bool = False  # also vllm:gpu_cache_usage_perc and vllm:num_running_seqs in /metrics
 
 
 class Config(_Section, frozen=True):

@@ -45,6 +45,7 @@ class Dispatcher:
         traces: Traces,
     ) -> None:
         self._tiers = {tier.name: tier for tier in tiers}
+        self._largest = tiers[-1].price
         self._scout = Scout(
             tiers=tiers,
             aliases=aliases,
@@ -94,6 +95,7 @@ class Dispatcher:
                 lambda tier, replica: self._start(
                     request, recalled, outlook.encoded, tier, replica, deadline
                 ),
+                request.ledger,
             )
         except BaseException:
             await self._meter.settle(charge, 0)
@@ -173,6 +175,7 @@ class Dispatcher:
             recalled=recalled,
             charge=charge,
             attempt=attempt,
+            largest=self._largest,
             prompt_tokens=encoded.length(attempt.replica),
             started=started,
             first_text=time.monotonic() - started,

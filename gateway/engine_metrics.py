@@ -3,10 +3,11 @@
 Names and buckets are those of vLLM 0.33, so that its dashboards and Kubernetes inference gateways can read them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client.registry import Collector
 
 from backends.backend import Timings, Usage
 from backends.wire import FinishReason, Load
@@ -20,6 +21,11 @@ FIRST_TOKEN_BUCKETS = (
 PER_TOKEN_BUCKETS = (
     0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80,
 )  # fmt: skip
+
+OLD_NAMES = {
+    "vllm:kv_cache_usage_perc": "vllm:gpu_cache_usage_perc",
+    "vllm:num_requests_running": "vllm:num_running_seqs",
+}  # what dashboards of years ago ask for
 
 # Fields of `Load` that count since the engine's start, as counters that outlive the engine.
 ENGINE_COUNTERS = {
@@ -44,13 +50,21 @@ ENGINE_TIMES = {
     "decode": ("vllm:request_decode_time_seconds", LATENCY_BUCKETS, "From the first to the last token."),
     "inference": ("vllm:request_inference_time_seconds", LATENCY_BUCKETS, "From the first step to the last token."),
 }  # fmt: skip
+SIZE_BUCKETS = tuple(digit * 10**power for power in range(6) for digit in (1, 2, 5))
+ENGINE_SIZES = {
+    "prompt_tokens": ("vllm:request_prompt_tokens", "Tokens of one prompt."),
+    "completion_tokens": ("vllm:request_generation_tokens", "Tokens of one answer."),
+}
 ENGINE_LABELS = ("model_name", "engine")
 
 
 class EngineMetrics:
     """The series of engines, whose own counters begin again at 0 with each start of their process."""
 
-    def __init__(self, registry: CollectorRegistry, engines: Mapping[str, str]) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, engines: Mapping[str, str], *, old_names: bool = False
+    ) -> None:
+        """`old_names`: show gauges of `OLD_NAMES` by those too."""
         self.names = tuple(engines)
         self._models = dict(engines)
         self._seen: dict[str, Load] = {}
@@ -80,12 +94,18 @@ class EngineMetrics:
             key: Histogram(name, text, ENGINE_LABELS, buckets=buckets, registry=registry)
             for key, (name, buckets, text) in ENGINE_TIMES.items()
         }
+        self._sizes = {
+            field: Histogram(name, text, ENGINE_LABELS, buckets=SIZE_BUCKETS, registry=registry)
+            for field, (name, text) in ENGINE_SIZES.items()
+        }
         for engine in engines:
             self._start_at_zero(engine)
+        if old_names:
+            registry.register(_Renamed((self._running, self._usage)))
 
     def _start_at_zero(self, engine: str) -> None:
         self.idle(engine)
-        for series in (*self._counters.values(), *self._times.values()):
+        for series in (*self._counters.values(), *self._times.values(), *self._sizes.values()):
             series.labels(self._models[engine], engine)
         for reason in get_args(FinishReason):
             self._finished.labels(self._models[engine], engine, reason)
@@ -119,6 +139,23 @@ class EngineMetrics:
         labels = (self._models[engine], engine)
         for key, seconds in durations(timings, usage.completion_tokens).items():
             self._times[key].labels(*labels).observe(seconds)
+        for field, sizes in self._sizes.items():
+            sizes.labels(*labels).observe(getattr(usage, field))
+
+
+class _Renamed(Collector):
+    """Gauges by their old names, as they are when a scrape comes."""
+
+    def __init__(self, gauges: Sequence[Gauge]) -> None:
+        self._gauges = gauges
+
+    def collect(self) -> Iterable[Metric]:
+        for gauge in self._gauges:
+            for metric in gauge.collect():
+                old = Metric(OLD_NAMES[metric.name], f"Old name of {metric.name}.", metric.type)
+                for sample in metric.samples:
+                    old.add_sample(old.name, sample.labels, sample.value)
+                yield old
 
 
 def durations(timings: Timings, tokens: int) -> dict[str, float]:

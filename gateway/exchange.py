@@ -10,6 +10,7 @@ from starlette.types import Scope
 from backends.backend import Usage
 from gateway.config import Tenant
 from gateway.errors import ApiError
+from gateway.ledger import Ledger
 from gateway.request import Answer
 
 _KEY = "headrace.exchange"
@@ -23,6 +24,7 @@ class Exchange:
     endpoint: str  # chat | completions | responses | messages | count_tokens | route | models | probe | other
     started: float = field(default_factory=time.monotonic)
     tenant: Tenant | None = None
+    ledger: Ledger = field(default_factory=Ledger)
     answer: Answer | None = None
     first_text: float | None = None  # seconds from the call to the first text of its answer
     usage: Usage | None = None  # of a complete answer

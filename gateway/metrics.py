@@ -33,6 +33,7 @@ LIMIT_DECISIONS = (
     ("parallel", "deny"),
 )
 STORES = ("limits", "sessions")
+SESSION_EVENTS = ("opened", "recalled", "unknown")
 TOKEN_KINDS = ("prompt", "cached", "completion")
 STREAM_ERRORS = (
     "engine_died",
@@ -51,10 +52,20 @@ LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 class Metrics:
     """All series of one gateway, on a registry of its own."""
 
-    def __init__(self, tiers: Sequence[str], engines: Mapping[str, str], tenants: Sequence[str]) -> None:
-        """`engines`: by name ("7b/0") the model; `tenants`: names from the configuration, with the anonymous one."""
+    def __init__(
+        self,
+        tiers: Sequence[str],
+        engines: Mapping[str, str],
+        tenants: Sequence[str],
+        *,
+        old_names: bool = False,
+    ) -> None:
+        """`engines`: by name ("7b/0") the model; `tenants`: names from the configuration, with the anonymous one.
+
+        `old_names`: show the engines under `gateway.engine_metrics.OLD_NAMES` too.
+        """
         self._registry = CollectorRegistry()
-        self._engines = EngineMetrics(self._registry, engines)
+        self._engines = EngineMetrics(self._registry, engines, old_names=old_names)
         self._tiers = frozenset(tiers)
         self._backends: list[Backend] = []
         self._codes = {NO_ERROR, *STREAM_ERRORS}
@@ -87,6 +98,20 @@ class Metrics:
             "headrace_tokens", "Tokens used; `cached` ones are part of `prompt`.", ("tenant", "tier", "kind"),
             registry=make,
         )  # fmt: skip
+        self._cost = Counter(
+            "headrace_cost", "Money for the tokens used, in that of the price list.", ("tenant", "tier"),
+            registry=make,
+        )  # fmt: skip
+        self._largest_cost = Counter(
+            "headrace_cost_largest_tier", "What the same tokens, cached ones as such, cost on the largest tier.",
+            ("tenant", "tier"), registry=make,
+        )  # fmt: skip
+        self._sessions = Counter(
+            "headrace_sessions",
+            "Sessions opened, recalled, and asked for in vain.",
+            ("event",),
+            registry=make,
+        )
         self._classifier = Histogram(
             "headrace_classifier_seconds",
             "Time of one assessment.",
@@ -115,6 +140,10 @@ class Metrics:
         self._up = Gauge(
             "headrace_backend_up", "1 where an attempt now has a chance.", ("backend",), registry=make
         )
+        self._breakers = Gauge(
+            "headrace_breaker_open", "1 while a server that failed is left alone.", ("backend",),
+            registry=make,
+        )  # fmt: skip
         self._restarts = Counter(
             "headrace_engine_restarts", "Starts of an engine after its first.", ("engine",), registry=make
         )
@@ -136,6 +165,9 @@ class Metrics:
         _touch(self._routes, tiers, ROUTE_REASONS)
         _touch(self._aborts, ABORT_REASONS)
         _touch(self._tokens, tenants, tiers, TOKEN_KINDS)
+        _touch(self._cost, tenants, tiers)
+        _touch(self._largest_cost, tenants, tiers)
+        _touch(self._sessions, SESSION_EVENTS)
         _touch(self._first_token, tiers)
         _touch(self._per_token, tiers)
         _touch(self._seconds, [*tiers, NO_TIER])
@@ -150,6 +182,7 @@ class Metrics:
         for backend in self._backends:
             self._inflight.labels(backend.name).set(backend.in_flight)
             self._up.labels(backend.name).set(backend.available)
+            self._breakers.labels(backend.name).set(backend.tripped)
             if not backend.available:
                 self._engines.idle(backend.name)
         return generate_latest(_WithoutCreationTimes(self._registry))
@@ -209,6 +242,15 @@ class Metrics:
         counts = (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
         for kind, count in zip(TOKEN_KINDS, counts, strict=True):
             self._tokens.labels(tenant, self._tier(tier), kind).inc(count)
+
+    def money(self, tenant: str, tier: str, spent: float, largest: float) -> None:
+        """What a request cost on the tiers that ran it, and what it would have cost on the largest one."""
+        self._cost.labels(tenant, self._tier(tier)).inc(spent)
+        self._largest_cost.labels(tenant, self._tier(tier)).inc(largest)
+
+    def session(self, event: str) -> None:
+        """`event`: one of `SESSION_EVENTS`."""
+        self._sessions.labels(_among(event, SESSION_EVENTS)).inc()
 
     def state_backend(self, kind: str, *, up: bool) -> None:
         """Whether the store of this `kind` (one of `STORES`) answered."""

@@ -37,7 +37,7 @@ def observer(metrics: Metrics, traces: Traces) -> Observe:
             return
         method = scope["method"] if scope["method"] in METHODS else UNKNOWN
         route = scope["path"] if exchange.endpoint != "other" else "other"
-        with traces.request(method, route, Headers(scope=scope)) as span:
+        with traces.request(method, route, Headers(scope=scope), exchange.ledger.stages) as span:
             try:
                 yield
             finally:

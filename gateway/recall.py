@@ -51,10 +51,12 @@ class Memory:
         try:
             session = await self._store.get(request.tenant.name, request.session)
         except SessionNotFound:
+            self._metrics.session("unknown")
             raise _not_found() from None
         except SessionStoreUnavailable as error:
             raise self._unavailable() from error
         self._metrics.state_backend("sessions", up=True)
+        self._metrics.session("recalled")
         new = merge(session.turns, incoming)
         return Recalled(session=session, turns=session.turns + new, new=new)
 
@@ -63,9 +65,11 @@ class Memory:
         if recalled.session is None or recalled.session.id:
             return recalled
         try:
-            return replace(recalled, session=await self._store.create(request.tenant.name))
+            session = await self._store.create(request.tenant.name)
         except SessionStoreUnavailable as error:
             raise self._unavailable() from error
+        self._metrics.session("opened")
+        return replace(recalled, session=session)
 
     async def remember(self, request: Request, recalled: Recalled, answer: Turn) -> None:
         """Append what was said; a turn that came first stays, and this one follows it.

@@ -8,6 +8,7 @@ from backends.backend import Delta, Prompt, Traffic
 from backends.wire import Grammar
 from classifier import Assessment
 from gateway.config import Price, Tenant
+from gateway.ledger import Ledger
 
 Endpoint = Literal["chat", "completions", "responses", "messages"]
 
@@ -43,6 +44,7 @@ class Request:
     timeout: float  # seconds
     traffic: Traffic = "interactive"
     priority: int
+    ledger: Ledger = field(default_factory=Ledger, compare=False)  # filled in while it runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

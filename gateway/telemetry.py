@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 
 import msgspec
@@ -46,6 +47,7 @@ from opentelemetry.util.types import AttributeValue
 from backends.backend import BackendError, Delta, Generation, Timings, Usage
 from gateway.config import Telemetry
 from gateway.errors import ApiError
+from gateway.ledger import Stage
 from gateway.tiers import Replica
 
 MAX_QUEUE = 4096  # spans waiting for the collector; the oldest are dropped beyond
@@ -81,6 +83,7 @@ GEN_AI = {
 TALKATIVE = ("httpx", "httpcore", "urllib3", "opentelemetry", "asyncio")
 
 Attributes = dict[str, AttributeValue]
+_stages: ContextVar[list[Stage] | None] = ContextVar("stages of the request", default=None)
 _requests = logging.getLogger("headrace.request")
 
 
@@ -132,21 +135,28 @@ class Traces:
             exporter.shutdown()  # type: ignore[no-untyped-call]
 
     @contextmanager
-    def request(self, method: str, route: str, headers: Mapping[str, str]) -> Iterator["RequestSpan"]:
+    def request(
+        self, method: str, route: str, headers: Mapping[str, str], stages: list[Stage] | None = None
+    ) -> Iterator["RequestSpan"]:
         """The span of a whole request, around everything that is done for it, its stream included.
 
-        `route`: a path of ours, not what the client has typed; `headers`: with names in lower case.
+        `route`: a path of ours, not what the client has typed; `headers`: with names in lower case. Its stages are
+        added to `stages`, whether the request is traced or not.
         """
-        with self._tracer.start_as_current_span(
-            f"{method} {route}",
-            context=self._propagator.extract(headers, Context()),
-            kind=SpanKind.SERVER,
-            attributes={"http.request.method": method, "http.route": route},
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            with _marking(span):
-                yield RequestSpan(span)
+        outside = _stages.set(stages)
+        try:
+            with self._tracer.start_as_current_span(
+                f"{method} {route}",
+                context=self._propagator.extract(headers, Context()),
+                kind=SpanKind.SERVER,
+                attributes={"http.request.method": method, "http.route": route},
+                record_exception=False,
+                set_status_on_exception=False,
+            ) as span:
+                with _marking(span):
+                    yield RequestSpan(span)
+        finally:
+            _stages.reset(outside)
 
     @contextmanager
     def span(self, name: str, **attributes: AttributeValue) -> Iterator[Span]:
@@ -157,7 +167,7 @@ class Traces:
             record_exception=False,
             set_status_on_exception=False,
         ) as span:
-            with _marking(span):
+            with _marking(span), _timed(name):
                 yield span
 
     def attempt(self, tier: str, replica: Replica, generation: Generation) -> AsyncGenerator[Delta, None]:
@@ -293,6 +303,17 @@ def _marking(span: Span) -> Iterator[None]:
         span.set_attribute("error.type", known or type(error).__name__)
         span.set_status(StatusCode.ERROR)
         raise
+
+
+@contextmanager
+def _timed(name: str) -> Iterator[None]:
+    """Enter the stage into the request's ledger when it is over, however that is."""
+    stages, started = _stages.get(), time.time()
+    try:
+        yield
+    finally:
+        if stages is not None:
+            stages.append(Stage(name, started, time.time()))
 
 
 def _in_trace(generation: Generation, span: Span) -> Generation:

@@ -177,6 +177,7 @@ def request_of(
         timeout=_timeout(headers.get(TIMEOUT_HEADER), server.default_timeout),
         traffic="batch" if body.service_tier == "flex" else tenant.traffic,
         priority=tenant.priority,
+        ledger=exchange.ledger,
     )
     return body.sampled(bare)
 

@@ -76,6 +76,11 @@ FROM_THE_START = [
     ("headrace_ratelimit_decisions_total", {"limit": "tokens", "decision": "deny"}),
     ("headrace_tokens_total", {"tenant": "acme", "tier": "13b", "kind": "completion"}),
     ("headrace_engine_restarts_total", {"engine": "7b/0"}),
+    ("headrace_cost_total", {"tenant": "acme", "tier": "7b"}),
+    ("headrace_cost_largest_tier_total", {"tenant": "acme", "tier": "13b"}),
+    ("headrace_sessions_total", {"event": "unknown"}),
+    ("vllm:request_prompt_tokens_count", SMALL),
+    ("vllm:request_generation_tokens_count", SMALL),
     ("headrace_event_loop_lag_seconds_count", {}),
     ("headrace_time_to_first_token_seconds_count", {"tier": "7b"}),
     ("headrace_time_per_output_token_seconds_count", {"tier": "7b"}),
@@ -181,6 +186,22 @@ def test_tokens_of_a_tenant(metrics: Metrics) -> None:
     assert got == [10, 8, 3]
 
 
+def test_money_of_a_tenant(metrics: Metrics) -> None:
+    metrics.money("acme", "7b", 0.25, 2.0)
+    metrics.money("acme", "7b", 0.25, 2.0)
+    assert value(metrics, "headrace_cost_total", tenant="acme", tier="7b") == 0.5
+    assert value(metrics, "headrace_cost_largest_tier_total", tenant="acme", tier="7b") == 4.0
+
+
+def test_old_names_only_where_they_are_asked_for() -> None:
+    assert "vllm:gpu_cache_usage_perc" not in Metrics(TIERS, ENGINES, []).render().decode()
+    old = Metrics(TIERS, ENGINES, [], old_names=True)
+    old.load(load(running=3, blocks_free=25))
+    assert value(old, "vllm:gpu_cache_usage_perc", **SMALL) == 0.75
+    assert value(old, "vllm:num_running_seqs", **SMALL) == 3
+    assert value(old, "vllm:num_requests_running", **SMALL) == 3
+
+
 def test_whatever_clients_send_the_page_stays_small(metrics: Metrics) -> None:
     before = len(metrics.render().splitlines())
     for number in range(1000):
@@ -190,6 +211,8 @@ def test_whatever_clients_send_the_page_stays_small(metrics: Metrics) -> None:
         metrics.limit(odd, odd)
         metrics.aborted(odd)
         metrics.tokens("acme", odd, Usage(prompt_tokens=1, completion_tokens=1))
+        metrics.money("acme", odd, 0.1, 0.1)
+        metrics.session(odd)
         metrics.state_backend(odd, up=False)
     assert len(metrics.render().splitlines()) < before + MAX_ERROR_CODES + 50
     labels = {"endpoint": "other", "tier": "other", "status": "400", "error_code": "other"}
@@ -211,7 +234,9 @@ def test_watched_backends_are_shown_as_they_are(metrics: Metrics) -> None:
     assert value(metrics, "headrace_backend_inflight", backend="7b/0") == 2
     assert value(metrics, "headrace_backend_up", backend="7b/0") == 1
     assert value(metrics, "vllm:num_requests_running", **SMALL) == 3
-    backend.available = False
+    assert value(metrics, "headrace_breaker_open", backend="7b/0") == 0
+    backend.available, backend.tripped = False, True
+    assert value(metrics, "headrace_breaker_open", backend="7b/0") == 1
     assert value(metrics, "headrace_backend_up", backend="7b/0") == 0
     assert value(metrics, "vllm:num_requests_running", **SMALL) == 0  # its last words are no news
 
@@ -242,6 +267,7 @@ class _Backend:
     context_length = 10
     available = True
     recovering = False
+    tripped = False
     in_flight = 2
 
     stream: Callable[..., Any]

@@ -41,6 +41,7 @@ class ScriptedBackend:
     context_length: int = 1000
     available: bool = True
     recovering: bool = False
+    tripped: bool = False
     tokenizer: Tokenizer | None = field(default_factory=WordTokenizer)
     in_flight: int = 0
     opened: int = 0
@@ -93,7 +94,10 @@ def whole_answer() -> Callable[..., list[Step]]:
 
 @pytest.fixture
 def tier_of() -> Callable[..., Tier]:
-    def make(name: str, *backends: ScriptedBackend, block_size: int | None = None) -> Tier:
-        return Tier(name, tuple(Replica(b, f"model-{name}", block_size) for b in backends), Price())
+    def make(
+        name: str, *backends: ScriptedBackend, block_size: int | None = None, price: Price | None = None
+    ) -> Tier:
+        replicas = tuple(Replica(b, f"model-{name}", block_size) for b in backends)
+        return Tier(name, replicas, price or Price())
 
     return make

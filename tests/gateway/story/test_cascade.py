@@ -18,6 +18,7 @@ from backends.backend import (
 )
 from backends.prompt import Prompt
 from gateway import cascade
+from gateway.ledger import Ledger
 from gateway.request import Route
 from gateway.tiers import Replica, Tier
 
@@ -39,7 +40,7 @@ async def rest_of(attempt: cascade.Attempt) -> str:
 
 async def test_the_first_replica_answers(backend: Make, tier_of: Make) -> None:
     one = backend("7b/0")
-    attempt = await cascade.run(route("7b"), {"7b": tier_of("7b", one)}, {}, start)
+    attempt = await cascade.run(route("7b"), {"7b": tier_of("7b", one)}, {}, start, Ledger())
     assert await rest_of(attempt) == "Hello world"
     assert (attempt.tier.name, attempt.replica.name) == ("7b", "7b/0")
     assert one.closed == one.opened == 1
@@ -51,7 +52,7 @@ async def test_a_failure_before_the_first_delta_goes_to_another_replica_then_ano
 ) -> None:
     dead, dead_too, alive = backend("7b/0", [failure]), backend("7b/1", [failure]), backend("13b/0")
     tiers = {"7b": tier_of("7b", dead, dead_too), "13b": tier_of("13b", alive)}
-    attempt = await cascade.run(route("7b", "13b"), tiers, {}, start)
+    attempt = await cascade.run(route("7b", "13b"), tiers, {}, start, Ledger())
     assert await rest_of(attempt) == "Hello world"
     assert attempt.tier.name == "13b"
     assert [b.opened for b in (dead, dead_too, alive)] == [1, 1, 1]
@@ -60,7 +61,7 @@ async def test_a_failure_before_the_first_delta_goes_to_another_replica_then_ano
 
 async def test_the_cached_replica_that_died_is_not_chosen_again(backend: Make, tier_of: Make) -> None:
     hot, cold = backend("7b/0", [Unavailable("gone")]), backend("7b/1")
-    attempt = await cascade.run(route("7b"), {"7b": tier_of("7b", hot, cold)}, {"7b/0": 512}, start)
+    attempt = await cascade.run(route("7b"), {"7b": tier_of("7b", hot, cold)}, {"7b/0": 512}, start, Ledger())
     assert attempt.replica.name == "7b/1"
     assert hot.opened == 1
     await attempt.rest.aclose()
@@ -69,32 +70,36 @@ async def test_the_cached_replica_that_died_is_not_chosen_again(backend: Make, t
 async def test_attempts_are_bounded(backend: Make, tier_of: Make) -> None:
     dead = [backend(f"7b/{n}", [Unavailable(f"gone {n}")]) for n in range(10)]
     with pytest.raises(Unavailable):
-        await cascade.run(route("7b"), {"7b": tier_of("7b", *dead)}, {}, start)
+        await cascade.run(route("7b"), {"7b": tier_of("7b", *dead)}, {}, start, Ledger())
     assert sum(b.opened for b in dead) == cascade.MAX_ATTEMPTS
 
 
 async def test_what_no_replica_could_mend_is_not_tried_again(backend: Make, tier_of: Make) -> None:
     one, two = backend("7b/0", [Rejected("too long")]), backend("7b/1", [Rejected("too long")])
     with pytest.raises(Rejected):
-        await cascade.run(route("7b"), {"7b": tier_of("7b", one, two)}, {}, start)
+        await cascade.run(route("7b"), {"7b": tier_of("7b", one, two)}, {}, start, Ledger())
     assert one.opened + two.opened == 1
 
 
 async def test_a_backend_that_ends_without_a_word_counts_as_failed(backend: Make, tier_of: Make) -> None:
     with pytest.raises(Unavailable) as failed:
-        await cascade.run(route("7b"), {"7b": tier_of("7b", backend("7b/0", []))}, {}, start)
+        await cascade.run(route("7b"), {"7b": tier_of("7b", backend("7b/0", []))}, {}, start, Ledger())
     assert failed.value.code == "upstream_eof"
 
 
 async def test_nobody_there(backend: Make, tier_of: Make) -> None:
     with pytest.raises(Unavailable, match="no replica answers"):
-        await cascade.run(route("7b"), {"7b": tier_of("7b", backend("7b/0", available=False))}, {}, start)
+        await cascade.run(
+            route("7b"), {"7b": tier_of("7b", backend("7b/0", available=False))}, {}, start, Ledger()
+        )
 
 
 async def test_an_error_after_the_first_delta_is_final(backend: Make, tier_of: Make) -> None:
     breaking = backend("7b/0", [Delta(text="Hel", tokens=1), Unavailable("died")])
     spare = backend("7b/1")
-    attempt = await cascade.run(route("7b"), {"7b": tier_of("7b", breaking, spare)}, {"7b/0": 1}, start)
+    attempt = await cascade.run(
+        route("7b"), {"7b": tier_of("7b", breaking, spare)}, {"7b/0": 1}, start, Ledger()
+    )
     with pytest.raises(Unavailable, match="died"):
         await rest_of(attempt)
     assert spare.opened == 0

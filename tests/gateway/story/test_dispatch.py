@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from backends.backend import BackendError, Delta, Rejected, Unavailable
 from backends.prompt import ChatMessage, Prompt
 from classifier import Assessment
-from gateway.config import Limits, Server, Telemetry, Tenant
+from gateway.config import Limits, Price, Server, Telemetry, Tenant
 from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError
+from gateway.ledger import ABORTED, ANSWERED, Ledger
 from gateway.limits import LimitStoreUnavailable, Reservation
 from gateway.limits_memory import MemoryLimits
 from gateway.metering import Meter
@@ -263,6 +264,43 @@ async def test_failover_is_said(tmp_path: Path, backend: Make, tier_of: Make) ->
     assert answer.headers["x-headrace-reason"].startswith("13b: failover from 7b (7b: p=0.90")
 
 
+async def test_the_ledger_of_an_answer(tmp_path: Path, backend: Make, tier_of: Make) -> None:
+    """Two attempts, and money beside what the largest tier would have cost."""
+    seven, thirteen = backend("7b/0", [Unavailable("gone")]), backend("13b/0")
+    tiers = [tier_of("7b", seven), tier_of("13b", thirteen, price=Price(input=2.0, output=10.0))]
+    tiers.append(tier_of("70b", backend("70b/0"), price=Price(input=20.0, output=100.0)))
+    gateway, ledger = Gateway(tmp_path, tiers), Ledger()
+    await gateway.say("Hi", ledger=ledger)
+    failed, answered = ledger.entries
+    assert (failed.tier, failed.replica, failed.outcome) == ("7b", "7b/0", "engine_died")
+    assert failed.first is None and failed.ended is not None and failed.cost == 0
+    assert (answered.tier, answered.outcome) == ("13b", ANSWERED)
+    assert answered.usage is not None and answered.usage.completion_tokens == 2
+    assert answered.cost == pytest.approx((5 * 2 + 2 * 10) / 1e6)
+    page = gateway.metrics.render().decode()
+    assert 'headrace_cost_total{tenant="acme",tier="13b"} 3e-05' in page
+    assert 'headrace_cost_largest_tier_total{tenant="acme",tier="13b"} 0.0003' in page
+
+
+async def test_the_ledger_of_answers_that_did_not_end(
+    gateway: Gateway, tmp_path: Path, backend: Make, tier_of: Make
+) -> None:
+    cut = Ledger()
+    answer = await gateway.run("Hi", ledger=cut)
+    await answer.deltas.aclose()
+    assert [(entry.outcome, entry.usage and entry.usage.completion_tokens) for entry in cut.entries] == [
+        (ABORTED, 1)
+    ]
+    broken = Ledger()
+    dying = backend("7b/0", [Delta(text="Hel", tokens=1), Unavailable("died", "upstream_eof")])
+    with pytest.raises(Unavailable):
+        await Gateway(tmp_path / "other", [tier_of("7b", dying)]).say("Hi", ledger=broken)
+    (entry,) = broken.entries
+    assert entry.outcome == "upstream_eof"
+    assert entry.first is not None and entry.ended is not None and entry.first <= entry.ended
+    assert entry.usage is not None and entry.usage.completion_tokens == 1
+
+
 async def test_no_tier_answers(tmp_path: Path, backend: Make, tier_of: Make) -> None:
     gateway = Gateway(tmp_path, [tier_of("7b", backend("7b/0", available=False))])
     with pytest.raises(ApiError) as refused:
@@ -328,6 +366,9 @@ async def test_a_session_grows(gateway: Gateway) -> None:
     await gateway.say("Two", session=first.session)
     said = [("user", "One", False), ("assistant", "Hello world", False)]
     assert await gateway.history(first.session) == [*said, ("user", "Two", False), said[1]]
+    page = gateway.metrics.render().decode()
+    assert 'headrace_sessions_total{event="opened"} 1.0' in page
+    assert 'headrace_sessions_total{event="recalled"} 1.0' in page
 
 
 async def test_an_aborted_answer_is_remembered_as_partial(gateway: Gateway) -> None:

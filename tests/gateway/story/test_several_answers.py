@@ -8,6 +8,7 @@ import pytest
 from backends.backend import Delta, Usage
 from gateway.answer import AnswerStream
 from gateway.cascade import Attempt
+from gateway.ledger import Entry
 
 USAGE = Usage(prompt_tokens=5, completion_tokens=6)
 DELTAS = (
@@ -38,7 +39,8 @@ def stream(ended: Ended, deltas: Sequence[Delta]) -> AnswerStream:
         for delta in deltas[1:]:
             yield delta
 
-    attempt = Attempt(tier=None, replica=None, first=deltas[0], rest=rest())  # type: ignore[arg-type]
+    entry = Entry(tier="7b", replica="7b/0")
+    attempt = Attempt(tier=None, replica=None, entry=entry, first=deltas[0], rest=rest())  # type: ignore[arg-type]
     return AnswerStream(attempt, ended)  # type: ignore[arg-type]
 
 

@@ -16,6 +16,7 @@ from backends.backend import Delta, Generation, Overloaded, Sampling, Timings, U
 from backends.prompt import ChatMessage, Prompt
 from gateway.config import Telemetry
 from gateway.errors import ApiError
+from gateway.ledger import Stage
 from gateway.telemetry import FLUSH_TIMEOUT, Traces
 from gateway.tiers import Replica
 
@@ -47,6 +48,7 @@ class Scripted:
     context_length: int = 100
     available: bool = True
     recovering: bool = False
+    tripped: bool = False
     in_flight: int = 0
 
     async def stream(self, generation: Generation) -> AsyncGenerator[Delta, None]:
@@ -312,3 +314,18 @@ async def test_a_collector_that_does_not_answer_costs_a_request_nothing(
     await traces.close()
     await traces.close()
     assert time.perf_counter() - started < FLUSH_TIMEOUT + 0.8
+
+
+async def test_stages_are_told_whether_a_request_is_traced_or_not(collector: Any) -> None:
+    for traces in (Traces(Telemetry()), Traces(Telemetry(otlp_endpoint=collector.url))):
+        stages: list[Stage] = []
+        with traces.request("POST", "/v1/route", {}, stages):
+            with traces.span("headrace.recall"):
+                pass
+            with pytest.raises(ValueError), traces.span("headrace.route"):
+                raise ValueError
+        with traces.span("headrace.recall"):
+            pass  # of no request
+        assert [stage.name for stage in stages] == ["headrace.recall", "headrace.route"]
+        assert all(stage.started <= stage.ended for stage in stages)
+        await traces.close()
