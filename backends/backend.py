@@ -9,20 +9,23 @@ Errors:
 """
 
 from collections.abc import AsyncGenerator
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
 from backends.prompt import ChatMessage, Prompt
 from backends.tokenizer import Tokenizer
+from backends.tools.calls import CallPiece
 from backends.wire import FinishReason, Sampling, Timings, Traffic
 
 __all__ = [
     "Backend",
     "BackendError",
+    "CallPiece",
     "ChatMessage",
     "DeadlineExceeded",
     "Delta",
+    "Finish",
     "FinishReason",
     "Generation",
     "Overloaded",
@@ -35,6 +38,9 @@ __all__ = [
     "Unavailable",
     "Usage",
 ]
+
+Finish = FinishReason | Literal["tool_calls"]
+"""`tool_calls`: the model waits for the results of what it has called."""
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,17 +83,19 @@ class TokenScore(msgspec.Struct, frozen=True, kw_only=True):
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
     """A piece of an answer. The last one of each answer has `finish`; the last of all, and only it, has `usage`.
 
-    `scores`, where they were asked for: of the tokens that the text is made of. Joined, those of an answer are all
-    that it says; but for stop strings, which may cut a token, so is their `data`.
+    `calls`: where tools were offered, what the model calls, which follows on `text`.
+    `scores`, where they were asked for: of the tokens that the answer is made of, those of calls included. Joined,
+    those of an answer are all that it says; but for stop strings, which may cut a token, so is their `data`.
     `stopped_by`: the stop string that ended the answer, None where none did or the server does not tell.
     """
 
     index: int = 0  # which of several answers to the prompt
     text: str = ""
+    calls: tuple[CallPiece, ...] = ()
     tokens: int = 0
     scores: tuple[TokenScore, ...] = ()
     prompt: tuple[TokenScore, ...] = ()  # scores of the whole prompt, in the first delta of answer 0
-    finish: FinishReason | None = None
+    finish: Finish | None = None
     usage: Usage | None = None
     timings: Timings | None = None
     stopped_by: str | None = None

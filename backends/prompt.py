@@ -1,14 +1,52 @@
 """What a model is asked, before any tokenizer has seen it."""
 
+from collections.abc import Iterator
+from typing import Any, Literal
+
 import msgspec
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A call that a model has made, as it made it: `arguments` is JSON text, not always valid."""
+
+    id: str  # unique in a conversation; what is answered by `ChatMessage.tool_call_id`
+    name: str
+    arguments: str
 
 
 class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     """One message of a conversation, as a chat template sees it."""
 
     role: str
-    content: str
+    content: str  # empty for an assistant that only calls
     name: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()  # of role "assistant"
+    tool_call_id: str | None = None  # of role "tool": the call that it is the result of
+
+    @property
+    def length(self) -> int:
+        """In characters."""
+        return len(self.content) + sum(len(call.name) + len(call.arguments) for call in self.tool_calls)
+
+
+class Tool(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A function that the model may call. `parameters`: the JSON schema of an object."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None  # None: it takes none
+    strict: bool = False  # arguments follow the schema in any case, not only where a call is required
+
+
+class ToolChoice(msgspec.Struct, frozen=True):
+    """Whether tools are called. `name`: the one that must be, once; only with mode `required`.
+
+    `parallel`: whether there may be several calls in one answer.
+    """
+
+    mode: Literal["auto", "none", "required"] = "auto"
+    name: str | None = None
+    parallel: bool = True
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -16,3 +54,17 @@ class Prompt(msgspec.Struct, frozen=True):
 
     messages: tuple[ChatMessage, ...] = ()
     text: str | None = None
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = ToolChoice()
+
+    @property
+    def speaks_of_tools(self) -> bool:
+        """Whether a model has to know what tools are to be asked this."""
+        return bool(self.tools) or any(m.tool_calls or m.tool_call_id is not None for m in self.messages)
+
+    def lengths(self) -> Iterator[int]:
+        """In characters: of the text, or of each message and each tool."""
+        if self.text is not None:
+            yield len(self.text)
+        yield from (message.length for message in self.messages)
+        yield from (len(msgspec.json.encode(tool)) for tool in self.tools)

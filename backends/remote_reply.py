@@ -119,7 +119,7 @@ class Reply:
 
     def _choice(self, choice: _Choice) -> Delta | None:
         said = choice.text if choice.delta is None else choice.delta.content
-        tokens = _tokens(said) if said else 0
+        tokens = _tokens(len(said)) if said else 0
         self._tokens += tokens
         text = self._stop.push(said or "")
         if self._stop.found is not None:
@@ -261,9 +261,9 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     return None
 
 
-def _tokens(text: str) -> int:
+def _tokens(characters: int) -> int:
     """Servers send about a token per chunk; some put several into one."""
-    return max(1, len(text) // CHARACTERS_PER_TOKEN)
+    return max(1, characters // CHARACTERS_PER_TOKEN)
 
 
 def _prompt_tokens(generation: Generation) -> int:
@@ -271,5 +271,5 @@ def _prompt_tokens(generation: Generation) -> int:
         return len(generation.ids)
     prompt: Prompt = generation.prompt
     if prompt.text is not None:
-        return _tokens(prompt.text)
-    return sum(_tokens(message.content) + TOKENS_PER_MESSAGE for message in prompt.messages)
+        return _tokens(len(prompt.text))
+    return sum(_tokens(length) + TOKENS_PER_MESSAGE for length in prompt.lengths())

@@ -67,6 +67,4 @@ def estimate(prompt: Prompt) -> int:
     """Tokens of a prompt by an unknown tokenizer, rather too many than too few."""
     if prompt.text is not None:
         return len(prompt.text) // CHARACTERS_PER_TOKEN + 1
-    return sum(
-        len(message.content) // CHARACTERS_PER_TOKEN + TOKENS_PER_MESSAGE for message in prompt.messages
-    )
+    return sum(length // CHARACTERS_PER_TOKEN + TOKENS_PER_MESSAGE for length in prompt.lengths())

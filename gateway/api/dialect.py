@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
-from backends.backend import Delta, Usage
+from backends.backend import Delta, Unavailable, Usage
 from backends.prompt import Prompt
 from gateway.config import Tenant
 from gateway.errors import ApiError
 from gateway.request import Answer, Endpoint, Request
 
 Chunk = dict[str, Any]
-Finish = Literal["stop", "length"]
+Finish = Literal["stop", "length", "tool_calls"]
 
 
 class Body(Protocol):
@@ -47,6 +47,14 @@ class Ending:
     stopped_by: str | None = None
 
 
+def finish_of(delta: Delta) -> Finish | None:
+    """Raises Unavailable where an answer ended for no reason that a client may be told as its end."""
+    match delta.finish:
+        case None | "stop" | "length" | "tool_calls" as finish:
+            return finish
+    raise Unavailable(f"the engine ended the answer: {delta.finish}", "engine_error")
+
+
 class Rendering(ABC):
     """One answer in the words of a dialect, which may differ by what was asked.
 
@@ -60,7 +68,7 @@ class Rendering(ABC):
 
     @abstractmethod
     def piece(self, delta: Delta) -> Sequence[Chunk]:
-        """For deltas with text or scores, and for the end of each of several answers but the last."""
+        """For deltas with text, calls or scores, and for the end of each of several answers but the last."""
 
     @abstractmethod
     def closing(self, ending: Ending) -> Sequence[Chunk]: ...

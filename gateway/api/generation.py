@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from backends.backend import Delta, Unavailable
 from backends.prompt import Prompt
-from gateway.api.dialect import Body, Dialect, Ending, Finish, Rendering
+from gateway.api.dialect import Body, Dialect, Ending, Rendering, finish_of
 from gateway.api.sse import EventStream
 from gateway.api.strictjson import invalid
 from gateway.api.watching import disconnected, watched
@@ -93,7 +93,7 @@ class Generation(Generic[B, R]):
         async with aclosing(answer.deltas) as deltas:
             told = [delta async for delta in deltas]
         for delta in told:
-            _finish(delta)
+            finish_of(delta)
         ending = _ending(told[-1] if told else None)
         call.exchange.usage = ending.usage
         whole = call.rendering.whole(answer, told, ending)
@@ -125,8 +125,8 @@ class Generation(Generic[B, R]):
             await stream.events(call.rendering.opening(answer))
             last: Delta | None = None
             async for last in deltas:
-                ended = _finish(last) is not None and last.usage is None
-                if last.text or last.scores or last.prompt or ended:
+                ended = finish_of(last) is not None and last.usage is None
+                if last.text or last.calls or last.scores or last.prompt or ended:
                     await stream.events(call.rendering.piece(last))
             ending = _ending(last)
             call.exchange.usage = ending.usage
@@ -184,17 +184,10 @@ def request_of(
 
 def _ending(last: Delta | None) -> Ending:
     """How the answer ended. Raises Unavailable if it only stopped coming: that must not look like an end."""
-    finish = None if last is None else _finish(last)
+    finish = None if last is None else finish_of(last)
     if last is None or finish is None or last.usage is None:
         raise Unavailable("the answer ended before it was complete", "upstream_eof")
     return Ending(index=last.index, finish=finish, usage=last.usage, stopped_by=last.stopped_by)
-
-
-def _finish(delta: Delta) -> Finish | None:
-    """Raises Unavailable where an answer ended for no reason that a client may be told as its end."""
-    if delta.finish is None or delta.finish == "stop" or delta.finish == "length":
-        return delta.finish
-    raise Unavailable(f"the engine ended the answer: {delta.finish}", "engine_error")
 
 
 def _timeout(given: str | None, longest: float) -> float:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from backends.backend import Delta, Usage
-from gateway.api.dialect import Chunk, Ending, Finish, Rendering
+from gateway.api.dialect import Chunk, Ending, Finish, Rendering, finish_of
 from gateway.errors import ApiError, openai_error
 from gateway.request import Answer
 
@@ -50,9 +50,10 @@ class ChoiceRendering(Rendering):
         return [self.chunk(choice) for choice in begun if choice is not None]
 
     def piece(self, delta: Delta) -> Sequence[Chunk]:
-        chunks = [self.chunk(self.more(delta))] if delta.text or delta.scores else []
-        if delta.usage is None and (delta.finish == "stop" or delta.finish == "length"):
-            chunks.append(self.chunk(self.ended(delta.index, delta.finish)))
+        said = delta.text or delta.calls or delta.scores
+        chunks = [self.chunk(self.more(delta))] if said else []
+        if delta.usage is None and (finish := finish_of(delta)) is not None:
+            chunks.append(self.chunk(self.ended(delta.index, finish)))
         return chunks
 
     def closing(self, ending: Ending) -> Sequence[Chunk]:
@@ -68,8 +69,8 @@ class ChoiceRendering(Rendering):
         choices = []
         for index in range(self.n):
             own = [delta for delta in deltas if delta.index == index]
-            finish = next((delta.finish for delta in own if delta.finish is not None), ending.finish)
-            choices.append(self.choice(index, own, "length" if finish == "length" else "stop"))
+            finish = next((end for delta in own if (end := finish_of(delta)) is not None), ending.finish)
+            choices.append(self.choice(index, own, finish))
         usage = _usage(ending.usage)
         return {**self._headed(answer), "object": self.whole_object, "choices": choices, "usage": usage}
 
