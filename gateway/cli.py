@@ -1,7 +1,6 @@
 """The command `headrace`. Mistakes of the operator end in one plain line each on stderr and status 2."""
 
 import argparse
-import asyncio
 import os
 import signal
 import sys
@@ -112,13 +111,14 @@ def serve(options: argparse.Namespace) -> int:
     """Pull what is missing, start everything, serve until a signal."""
     from backends.backend import BackendError
     from backends.supervisor import EngineStartError
+    from gateway.server import run
     from gateway.telemetry import configure_logging
 
     config = _with_address(_load(options), options)
     configure_logging(config.telemetry.log_level)
     _pull([engine.model for tier in config.tiers for engine in tier.engines])
     try:
-        asyncio.run(_serve(config))
+        run(_serve(config))
     except (EngineStartError, BackendError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -1,38 +1,115 @@
-"""HTTP/1.1 for uvicorn, with deadlines for clients that do not go on.
+"""HTTP/1.1 for uvicorn, with limits and deadlines for clients that do not keep to it.
 
-uvicorn by itself waits for ever for the rest of a half-sent head, and for a client that does not read what it asked
-for; a few hundred such connections cost their owner nothing.
+uvicorn on httptools is fast, and trusting: it takes a head of any size, waits for ever for the rest of a half-sent one
+and for a client that does not read what it asked for, and does not miss a Host. A few hundred such connections cost
+their owner nothing.
 """
 
 import asyncio
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import unquote
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+import httptools
+import msgspec
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from gateway.errors import ApiError, openai_error
 
 HEAD_TIMEOUT = 10.0  # seconds from the first byte to the end of the head
 WRITE_TIMEOUT = 60.0  # seconds in which a client takes next to nothing of what is waiting for it
+MAX_HEAD = 64 * 1024  # bytes of a request line and its headers
 
 
-class TimedH11Protocol(H11Protocol):
-    """Closes a connection that was given time enough, with 408 where the client can still be told."""
+NO_HTTP = ApiError(400, "This is no valid HTTP/1.1 request.", code="invalid_http")
+LATE = ApiError(408, "The head of the request did not arrive in time.", code="request_timeout")
+TOO_LARGE = ApiError(431, f"The head is longer than {MAX_HEAD} bytes.", code="headers_too_large")
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """Closes a connection that was given room and time enough, with a status where the client can still be told."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._head = _Timer(self.loop, self._head_is_late)
         self._write = _Timer(self.loop, self._nobody_reads)
+        self._unfinished = 0  # bytes of a head whose end has not come
+        self._begun = False  # whether such a head has begun
+        self._refusal = NO_HTTP  # what a client is told that the parser does not understand
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
         self._head.start(HEAD_TIMEOUT)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._running:
+        self._unset_keepalive_if_required()
+        self._feed(data)
+        if self.transport.is_closing():
+            return
+        self._unfinished = self._unfinished + len(data) if self._begun else 0
+        if self._unfinished > MAX_HEAD:
+            self._refuse(TOO_LARGE)
+        elif self._running:
             self._head.stop()
         else:
             self._head.start(HEAD_TIMEOUT)
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as asked:
+            self._decline(data[asked.args[0] :])
+        except httptools.HttpParserError:
+            self._refuse(self._refusal)
+
+    def _decline(self, rest: bytes) -> None:
+        """Take a request to upgrade (Java's client asks for h2c so) for what it is without that; CONNECT is nothing.
+
+        The parser would take the body for the other protocol, so a new one reads the head again.
+        """
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            return self._refuse(NO_HTTP)
+        lines = [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self._feed(b"\r\n".join([b"%s %s HTTP/1.1" % (method, self.url), *lines, b"", rest]))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._begun = True
+
+    def on_headers_complete(self) -> None:
+        self._begun = False
+        self._check_head()
+        if not self.parser.should_upgrade():
+            super().on_headers_complete()
+            self._keep_path_as_sent()
+
+    def on_message_complete(self) -> None:
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+
+    def _check_head(self) -> None:
+        """What is raised here comes back as an error of the parser."""
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > MAX_HEAD:
+            self._refusal = TOO_LARGE
+            raise ValueError("too large")
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (not hosts and self.parser.get_http_version() != "1.0"):
+            raise ValueError("one Host is needed")
+
+    def _keep_path_as_sent(self) -> None:
+        """httptools drops the authority of an absolute target, which would make two names of one path."""
+        raw, _, query = self.url.partition(b"?")
+        self.scope["path"], self.scope["raw_path"] = unquote(raw.decode("ascii")), raw
+        self.scope["query_string"] = query
+
+    def _refuse(self, error: ApiError) -> None:
+        body = msgspec.json.encode(openai_error(error))
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+        self.transport.write(STATUS_LINE[error.status] + head % len(body) + body)
+        self.transport.close()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -54,12 +131,10 @@ class TimedH11Protocol(H11Protocol):
     def _head_is_late(self) -> None:
         if self._running or self.transport.is_closing():
             return
-        if self.conn.our_state is h11.IDLE and self.conn.trailing_data[0]:
-            response = h11.Response(
-                status_code=408, headers=[("content-length", "0"), ("connection", "close")]
-            )
-            self.transport.write(self.conn.send(response) or b"")
-        self.transport.close()
+        if self._begun:
+            self._refuse(LATE)
+        else:
+            self.transport.close()
 
     def _nobody_reads(self) -> None:
         """The application hears of it as of any disconnect. Closing would wait for the client to read the rest."""

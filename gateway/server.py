@@ -9,20 +9,30 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import uvicorn
+import uvloop
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 from gateway.drain import Drain
-from gateway.protocol import TimedH11Protocol
+from gateway.protocol import GuardedProtocol
 
 INTERRUPT_PATIENCE = 2.0  # seconds
 KEEP_ALIVE = 65  # seconds; longer than what common proxies keep, so that they close first
 
 logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+def run(main: Coroutine[Any, Any, Result]) -> Result:
+    """As `asyncio.run`, on uvloop: it is quicker, and sends what is written in one turn of the loop in one piece."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -52,7 +62,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=TimedH11Protocol,
+                http=GuardedProtocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,

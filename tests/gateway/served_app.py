@@ -18,7 +18,7 @@ from starlette.routing import Route
 from gateway.api.watching import watched
 from gateway.drain import Drain
 from gateway.errors import ApiError
-from gateway.server import bind, serve
+from gateway.server import bind, run, serve
 
 drain = Drain()
 
@@ -57,4 +57,4 @@ async def main(port: int, drain_timeout: float) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), float(sys.argv[2])))
+    run(main(int(sys.argv[1]), float(sys.argv[2])))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from starlette.types import Scope
 
 from backends.backend import Delta, FinishReason, Usage
@@ -233,7 +234,7 @@ def serving_with(config: Config, stores: Stores) -> Iterator[Front]:
         metrics=lambda: b"# TYPE up gauge\nup 1\n",
         observe=observe,
     )
-    opened, loop = threading.Event(), asyncio.new_event_loop()
+    opened, loop = threading.Event(), uvloop.new_event_loop()
     server = Server(app, opened.set)
     with bind("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]

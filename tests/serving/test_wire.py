@@ -1,6 +1,7 @@
 """HTTP as bytes: what is refused, with which status, and that the connection is left in order."""
 
 import json
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -128,7 +129,7 @@ def test_a_request_in_the_body_of_another_is_not_answered(front: Any) -> None:
             b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"
         )
         status, headers, body = read(raw)
-        assert (status, error(body)["code"]) == (400, "invalid_framing")
+        assert (status, error(body)["code"]) == (400, "invalid_http")
         assert headers["connection"] == "close"
         assert closed(raw)
 
@@ -139,7 +140,10 @@ def test_a_request_in_the_body_of_another_is_not_answered(front: Any) -> None:
         b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
         b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip\r\n\r\n",
         b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n",
         b"GET / HTTP/1.1\r\nhost : x\r\n\r\n",
+        b"GET / HTTP/1.1\nhost: x\n\n",
+        b"CONNECT x:80 HTTP/1.1\r\nhost: x\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00",
     ],
 )
@@ -147,17 +151,64 @@ def test_what_is_not_http(front: Any, head: bytes) -> None:
     with front.connect() as raw:
         raw.sendall(head + b"\r\n\r\n")
         with raw.makefile("rb") as answer:
-            assert answer.read().startswith(b"HTTP/1.1 400 ")  # read() ends when the connection does
+            head, _, body = answer.read().partition(b"\r\n\r\n")  # read() ends when the connection does
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert error(body)["code"] == "invalid_http"
     assert httpx.get(f"{front.url}/livez").status_code == 200
 
 
-def test_a_head_without_end(front: Any) -> None:
+@pytest.mark.parametrize("begin", [b"GET / HTTP/1.1\r\nhost: x\r\na: ", b"GET /", b"GET / HTTP/1.1\r\n"])
+def test_a_head_without_end(front: Any, begin: bytes) -> None:
     with front.connect() as raw:
-        raw.sendall(b"GET / HTTP/1.1\r\nhost: x\r\na: ")
+        raw.sendall(begin)
         with pytest.raises(OSError):
             for _ in range(1000):
                 raw.sendall(b"x" * 50_000)
     assert httpx.get(f"{front.url}/livez").status_code == 200
+
+
+@pytest.mark.parametrize("size", [protocol.MAX_HEAD - 1000, protocol.MAX_HEAD])
+def test_a_large_head(front: Any, size: int) -> None:
+    head = b"GET /livez HTTP/1.1\r\nhost: x\r\na: " + b"x" * size
+    with front.connect() as raw:
+        for at in range(0, len(head), 30_000):
+            raw.sendall(head[at : at + 30_000])
+        if size < protocol.MAX_HEAD:
+            raw.sendall(b"\r\n\r\n")
+            assert read(raw)[0] == 200
+            raw.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")  # each request has its own room
+            assert read(raw)[0] == 200
+        else:
+            status, _, body = read(raw)
+            assert (status, error(body)["code"]) == (431, "headers_too_large")
+            assert closed(raw)
+
+
+def test_requests_that_come_in_one_piece_are_answered_in_order(front: Any) -> None:
+    one = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
+    other = b"GET /nowhere HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    with front.connect() as raw, raw.makefile("rb") as answers:
+        raw.sendall(one + other)
+        said = answers.read()
+    assert re.findall(rb"HTTP/1.1 (\d+) ", said) == [b"200", b"404"]
+
+
+@pytest.mark.parametrize("wanted", ["h2c", "websocket"])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_who_asks_for_another_protocol_gets_this_one(front: Any, wanted: str, at_once: bool) -> None:
+    """Java's HTTP client asks for h2c with its first request, and goes on with the connection."""
+    head = HEAD + f"connection: Upgrade, HTTP2-Settings\r\nupgrade: {wanted}\r\n".encode()
+    head += b"content-length: %d\r\n\r\n" % len(BODY)
+    with front.connect() as raw:
+        for _ in range(2):
+            if at_once:
+                raw.sendall(head + BODY)
+            else:
+                raw.sendall(head)
+                time.sleep(0.05)
+                raw.sendall(BODY)
+            assert read(raw)[0] == 200
+    assert len(front.dispatcher.requests) == 2
 
 
 @pytest.mark.parametrize(
