@@ -1,55 +1,115 @@
 """What a tenant has taken of its limits, and the decision over all of them: pure, the stores apply it.
 
 Giving back lowers the debt at once. So over a request's whole life no more is used than burst and rate allow, but the
-moment it is settled may see a burst of what it had reserved and did not use.
+moment it is settled may see a burst of what it had reserved and did not use. Money is counted for every tenant that
+has a limit, so that a budget set at noon knows of the morning.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from gateway import gcra
 from gateway.config import Limits
-from gateway.limits import LEASE_SECONDS, LimitExceeded, LimitName, Remaining, Reservation
+from gateway.gcra import Bucket
+from gateway.limits import (
+    LEASE_SECONDS,
+    Amount,
+    LimitExceeded,
+    LimitName,
+    Remaining,
+    Reservation,
+)
+from gateway.periods import Periods, counted_in, ends, periods
+from gateway.prices import NANO, billionths
 
 LEASE = round(LEASE_SECONDS * 1000)  # milliseconds
 PARALLEL_WAIT = 1_000  # milliseconds; a place is free when a request ends, and nobody knows when that is
 
+RATES: tuple[LimitName, ...] = ("requests", "tokens", "input_tokens", "output_tokens")
+BUDGETS: tuple[LimitName, ...] = ("budget_day", "budget_month")
+
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Debts in credits (see `gateway.gcra`) as they stood `at` milliseconds. An unlimited bucket has none."""
+    """Debts as they stood `at` milliseconds, money as of `wall`. An unlimited bucket has no debt.
 
-    requests: int = 0
-    tokens: int = 0
+    `at` is of whatever clock the store has for rates; `wall` is POSIX time.
+    """
+
+    debts: tuple[int, ...] = (0, 0, 0, 0)  # of RATES, in credits (see `gateway.gcra`)
     at: int = 0
+    spent: tuple[int, ...] = (0, 0)  # of BUDGETS, in billionths, in `periods`
+    periods: Periods = (0, 0)
+    wall: int = 0
 
-    def leaked(self, limits: Limits, now: int) -> "Account":
-        """The account at `now`; one from a later clock (before a reboot, or set back) keeps its debts from here on."""
-        elapsed = now - self.at
+    def opened(self, limits: Limits, at: int, wall: int) -> "Account":
+        """As of now; one from a later clock (before a reboot, or set back) keeps its debts from here on."""
+        day, month = (counted_in(mine, now) for mine, now in zip(self.periods, periods(wall), strict=True))
         return Account(
-            _leaked(self.requests, limits.requests_per_minute, elapsed),
-            _leaked(self.tokens, limits.tokens_per_minute, elapsed),
-            now,
+            debts=tuple(
+                0 if bucket is None else bucket.leaked(debt, at - self.at)
+                for debt, bucket in zip(self.debts, buckets(limits), strict=True)
+            ),
+            at=at,
+            spent=self._within((day, month), self.spent),
+            periods=(day, month),
+            wall=wall,
         )
 
-    def taken(self, limits: Limits, tokens: int) -> "Account":
-        """After one request of `tokens` tokens."""
-        requests = 0 if limits.requests_per_minute is None else gcra.moved(self.requests, 1)
-        return Account(requests, self._moved(limits, tokens), self.at)
+    def taken(self, limits: Limits, amount: Amount) -> "Account":
+        """After one request of this amount."""
+        return self._moved(limits, units_of(1, amount), (amount.money, amount.money))
 
-    def settled(self, limits: Limits, reserved: int, used: int) -> "Account":
-        return Account(self.requests, self._moved(limits, used - reserved), self.at)
+    def settled(self, limits: Limits, reservation: Reservation, used: Amount) -> "Account":
+        pairs = zip(units_of(0, used), units_of(0, reservation.amount), strict=True)
+        money = used.money - reservation.amount.money
+        return self._moved(
+            limits, [now - then for now, then in pairs], self._within(reservation.periods, (money, money))
+        )
 
-    def _moved(self, limits: Limits, tokens: int) -> int:
-        return 0 if limits.tokens_per_minute is None else gcra.moved(self.tokens, tokens)
+    def _within(self, others: Periods, money: tuple[int, ...]) -> tuple[int, ...]:
+        """The money of the periods that are this account's too; nothing of others."""
+        pairs = zip(self.periods, others, money, strict=True)
+        return tuple(amount if mine == other else 0 for mine, other, amount in pairs)
+
+    def _moved(self, limits: Limits, units: Sequence[int], money: Sequence[int]) -> "Account":
+        debts = zip(self.debts, buckets(limits), units, strict=True)
+        return replace(
+            self,
+            debts=tuple(0 if bucket is None else gcra.moved(debt, more) for debt, bucket, more in debts),
+            spent=tuple(max(0, before + more) for before, more in zip(self.spent, money, strict=True)),
+        )
 
     def check(self) -> None:
-        """Raises AssertionError where a debt is negative."""
-        assert self.requests >= 0 and self.tokens >= 0, self
+        """Raises AssertionError where a debt or what was spent is negative."""
+        assert min(self.debts) >= 0 and min(self.spent) >= 0, self
+
+
+def buckets(limits: Limits) -> tuple[Bucket | None, ...]:
+    """Of RATES; None where unlimited."""
+    rates = (
+        (limits.requests_per_minute, limits.requests_burst),
+        (limits.tokens_per_minute, limits.tokens_burst),
+        (limits.input_tokens_per_minute, limits.input_tokens_burst),
+        (limits.output_tokens_per_minute, limits.output_tokens_burst),
+    )
+    return tuple(None if rate is None else Bucket(rate, burst or rate) for rate, burst in rates)
+
+
+def budgets(limits: Limits) -> tuple[int | None, int | None]:
+    """Of BUDGETS, in billionths; None where unlimited."""
+    day, month = limits.budget.per_day, limits.budget.per_month
+    return (None if day is None else billionths(day), None if month is None else billionths(month))
+
+
+def units_of(requests: int, amount: Amount) -> tuple[int, int, int, int]:
+    """Of RATES."""
+    return (requests, amount.tokens, amount.input, amount.output)
 
 
 def unlimited(limits: Limits) -> bool:
     """Nothing to count, so that no store has to be asked."""
-    return limits == Limits()
+    return limits.parallel is None and not any((*buckets(limits), *budgets(limits)))
 
 
 def alive(expires: int, now: int) -> bool:
@@ -57,26 +117,28 @@ def alive(expires: int, now: int) -> bool:
     return now < expires <= now + LEASE + gcra.MINUTE
 
 
-def obstacles(account: Account, limits: Limits, tokens: int, running: int) -> dict[LimitName, int | None]:
+def obstacles(account: Account, limits: Limits, amount: Amount, running: int) -> dict[LimitName, int | None]:
     """The limits that stand against one more request, each with the milliseconds to wait (None: for ever).
 
     `account` is as of now; `running`: leases that count.
     """
     waits: dict[LimitName, int | None] = {}
-    if limits.requests_per_minute is not None:
-        waits["requests"] = gcra.wait(account.requests, limits.requests_per_minute, 1)
-    if limits.tokens_per_minute is not None:
-        waits["tokens"] = gcra.wait(account.tokens, limits.tokens_per_minute, tokens)
+    for name, bucket, debt, units in zip(
+        RATES, buckets(limits), account.debts, units_of(1, amount), strict=True
+    ):
+        waits[name] = 0 if bucket is None else bucket.wait(debt, units)
+    for name, budget, spent, end in _budgeted(account, limits):
+        over = spent + amount.money > budget
+        waits[name] = None if amount.money > budget else end - account.wall if over else 0
     if limits.parallel is not None:
         waits["parallel"] = PARALLEL_WAIT if running >= limits.parallel else 0
     return {name: wait for name, wait in waits.items() if wait != 0}
 
 
-def granted(account: Account, limits: Limits, tenant: str, lease: str, tokens: int) -> Reservation:
+def granted(account: Account, limits: Limits, tenant: str, lease: str, amount: Amount) -> Reservation:
     """`account` is as it stands after the taking."""
-    requests_left, tokens_left = _left(account, limits)
     return Reservation(
-        tenant=tenant, lease=lease, tokens=tokens, requests_left=requests_left, tokens_left=tokens_left
+        tenant=tenant, lease=lease, amount=amount, periods=account.periods, left=_left(account, limits)
     )
 
 
@@ -84,31 +146,29 @@ def refused(account: Account, limits: Limits, standing: dict[LimitName, int | No
     """The refusal names the limit that stands longest."""
     limit = max(standing, key=lambda name: _length(standing[name]))
     wait = standing[limit]
-    requests_left, tokens_left = _left(account, limits)
-    return LimitExceeded(
-        limit=limit,
-        retry_after=None if wait is None else wait / 1000,
-        requests_left=requests_left,
-        tokens_left=tokens_left,
-    )
+    retry_after = None if wait is None else wait / 1000
+    return LimitExceeded(limit=limit, retry_after=retry_after, left=_left(account, limits))
 
 
 def _length(wait: int | None) -> float:
     return float("inf") if wait is None else wait
 
 
-def _leaked(debt: int, limit: int | None, elapsed: int) -> int:
-    return 0 if limit is None else gcra.leaked(debt, limit, elapsed)
+def _budgeted(account: Account, limits: Limits) -> Iterator[tuple[LimitName, int, int, int]]:
+    """Name, budget, money spent and POSIX milliseconds at its end, of each budget that there is."""
+    for index, (name, budget) in enumerate(zip(BUDGETS, budgets(limits), strict=True)):
+        if budget is not None:
+            yield name, budget, account.spent[index], ends(account.periods)[index]
 
 
-def _left(account: Account, limits: Limits) -> tuple[Remaining | None, Remaining | None]:
-    return (
-        _remaining(account.requests, limits.requests_per_minute),
-        _remaining(account.tokens, limits.tokens_per_minute),
-    )
-
-
-def _remaining(debt: int, limit: int | None) -> Remaining | None:
-    if limit is None:
-        return None
-    return Remaining(limit=limit, remaining=gcra.remaining(debt, limit), reset=gcra.reset(debt, limit) / 1000)
+def _left(account: Account, limits: Limits) -> dict[LimitName, Remaining]:
+    left: dict[LimitName, Remaining] = {}
+    for name, bucket, debt in zip(RATES, buckets(limits), account.debts, strict=True):
+        if bucket is not None:
+            left[name] = Remaining(
+                limit=bucket.burst, remaining=bucket.remaining(debt), reset=bucket.reset(debt) / 1000
+            )
+    for name, budget, spent, end in _budgeted(account, limits):
+        remaining = max(0, budget - spent) / NANO
+        left[name] = Remaining(limit=budget / NANO, remaining=remaining, reset=(end - account.wall) / 1000)
+    return left

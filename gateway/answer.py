@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from backends.backend import BackendError, Delta, Usage
 from gateway.cascade import Attempt
 from gateway.config import Price
+from gateway.limits import Amount
 from gateway.metering import Charge, Meter
 from gateway.metrics import Metrics
-from gateway.prices import cost
+from gateway.prices import billionths, cost
 from gateway.recall import Memory, Recalled
 from gateway.request import Request
 from sessions import Turn
@@ -37,11 +38,19 @@ class Epilogue:
         usage = last.usage if last is not None else None
         if usage is None:
             usage = Usage(prompt_tokens=self.prompt_tokens, completion_tokens=tokens)
-        await self.meter.settle(self.charge, usage.prompt_tokens + usage.completion_tokens)
+        await self.meter.settle(self.charge, self._used(usage))
         self._measure(last, usage)
         tier = self.attempt.tier.name
         turn = Turn(role="assistant", content=text, tier=tier, partial=last is None)
         await self.memory.remember(self.request, self.recalled, turn)
+
+    def _used(self, usage: Usage) -> Amount:
+        return Amount(
+            tokens=usage.prompt_tokens + usage.completion_tokens,
+            input=usage.prompt_tokens,
+            output=usage.completion_tokens,
+            money=billionths(cost(self.attempt.tier.price, usage)),
+        )
 
     def _measure(self, last: Delta | None, usage: Usage) -> None:
         tier, tenant = self.attempt.tier.name, self.request.tenant.name

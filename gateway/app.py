@@ -49,7 +49,7 @@ def create_app(config: Config, drain: Drain) -> Starlette:
         tiers=fleet.tiers,
         aliases=config.aliases,
         server=config.server,
-        meter=Meter(limits, MemoryLimits(), metrics),
+        meter=Meter(limits, MemoryLimits(), metrics, config.state.gateways),
         memory=Memory(sessions, metrics),
         assess=classifier.assess,
         affinity=affinity,

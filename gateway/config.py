@@ -13,6 +13,7 @@ Allowance = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Seconds = Annotated[float, Meta(gt=0, le=366 * 24 * 3600.0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Money = Annotated[float, Meta(ge=0)]
+Spending = Annotated[float, Meta(gt=0, le=8_000_000)]  # in billionths it is still exact where Lua counts
 Text = Annotated[str, Meta(min_length=1)]
 # A description completes "must be ..." where a pattern is not met.
 Name = Annotated[
@@ -108,12 +109,31 @@ class Tier(_Section, frozen=True):
     price: Price = Price()
 
 
+class Budget(_Section, frozen=True):
+    """Money in the unit of the tiers' prices, per day and calendar month of UTC. None: unlimited.
+
+    A request counts in the day in which it began; its worst case is reserved, what it really cost is kept.
+    """
+
+    per_day: Spending | None = None
+    per_month: Spending | None = None
+    # while the store does not answer: refuse requests (closed), or run them without counting their money (open)
+    on_outage: Literal["closed", "open"] = "closed"
+
+
 class Limits(_Section, frozen=True):
-    """None: unlimited."""
+    """None: unlimited. A burst is what fits at once, as much as a minute's allowance where it is not given."""
 
     requests_per_minute: Allowance | None = None
-    tokens_per_minute: Allowance | None = None
+    requests_burst: Allowance | None = None
+    tokens_per_minute: Allowance | None = None  # of prompts and answers together
+    tokens_burst: Allowance | None = None
+    input_tokens_per_minute: Allowance | None = None
+    input_tokens_burst: Allowance | None = None
+    output_tokens_per_minute: Allowance | None = None
+    output_tokens_burst: Allowance | None = None
     parallel: Allowance | None = None
+    budget: Budget = Budget()
 
 
 class Key(_Section, frozen=True):
@@ -145,6 +165,8 @@ class State(_Section, frozen=True):
 
     folder: Text = ".headrace"  # relative to the configuration file's own folder
     redis: RedisUrl | None = None  # redis://host:port/0
+    # gateways that share the store; each grants this part of a tenant's limits alone while the store does not answer
+    gateways: Annotated[int, Meta(ge=1, le=10_000)] = 1
     session_ttl: Seconds = 30 * 24 * 3600.0  # seconds after the last turn
 
 

@@ -144,6 +144,14 @@ def _tenants(config: Config) -> Iterator[_Fault]:
             yield from _unknown_tier(config, (*path, "tiers", i), tier)
 
 
+def _bursts(config: Config) -> Iterator[_Fault]:
+    for path, tenant in _callers(config):
+        for units in ("requests", "tokens", "input_tokens", "output_tokens"):
+            given = getattr(tenant.limits, f"{units}_burst") is not None
+            if given and getattr(tenant.limits, f"{units}_per_minute") is None:
+                yield (*path, "limits", f"{units}_burst"), f"needs {units}_per_minute beside it"
+
+
 def _keys(config: Config) -> Iterator[_Fault]:
     yield from _repeated(
         ((*path, "keys", i, "digest"), key.digest)
@@ -176,6 +184,7 @@ _RULES: tuple[Callable[[Config], Iterator[_Fault]], ...] = (
     _engines,
     _models,
     _tenants,
+    _bursts,
     _keys,
     _anonymous,
     _aliases,

@@ -14,9 +14,11 @@ from gateway import cascade
 from gateway.answer import AnswerStream, Epilogue
 from gateway.cascade import Attempt
 from gateway.config import Server
+from gateway.limits import NOTHING, Amount
 from gateway.metering import Charge, Meter
 from gateway.metrics import Metrics
 from gateway.outlook import Outlook, Scout
+from gateway.prices import billionths, most
 from gateway.prompts import Encoded
 from gateway.recall import Memory, Recalled
 from gateway.request import Answer, Card, Decision, Request, Route
@@ -80,8 +82,8 @@ class Dispatcher:
         started = time.monotonic()
         deadline = asyncio.get_running_loop().time() + request.timeout
         outlook = await self._scout.look(request)
-        reserved = self._most_tokens(request, outlook.signals)
-        with self._traces.span("headrace.reserve", tokens=reserved):
+        reserved = self._worst(request, outlook.signals)
+        with self._traces.span("headrace.reserve", tokens=reserved.tokens):
             charge = await self._meter.reserve(request.tenant, request.id, reserved)
         try:
             patience = min(self._server.restart_patience, request.timeout)
@@ -98,7 +100,7 @@ class Dispatcher:
                 request.ledger,
             )
         except BaseException:
-            await self._meter.settle(charge, 0)
+            await self._meter.settle(charge, NOTHING)
             raise
         return self._answer(request, recalled, charge, route, attempt, outlook.encoded, started)
 
@@ -116,10 +118,19 @@ class Dispatcher:
         """Tokens of the prompt on the tier that the model means, for auto on the cheapest allowed. Raises ApiError."""
         return await self._scout.count(request)
 
-    def _most_tokens(self, request: Request, signals: Sequence[TierSignals]) -> int:
-        """What the request uses at most, on any tier that it fits."""
-        fitting = [tier for tier in signals if fits(tier, request.max_tokens)]
-        return max(tier.prompt_tokens + request.n * self._max_tokens(request, tier) for tier in fitting)
+    def _worst(self, request: Request, signals: Sequence[TierSignals]) -> Amount:
+        """What the request takes at most, on any tier that it fits, however many attempts its chain has."""
+        worst = [
+            (tier.prompt_tokens, request.n * self._max_tokens(request, tier), self._tiers[tier.name].price)
+            for tier in signals
+            if fits(tier, request.max_tokens)
+        ]
+        return Amount(
+            tokens=max(prompt + made for prompt, made, _ in worst),
+            input=max(prompt for prompt, _, _ in worst),
+            output=max(made for _, made, _ in worst),
+            money=billionths(max(most(price, prompt, made) for prompt, made, price in worst)),
+        )
 
     def _max_tokens(self, request: Request, tier: TierSignals) -> int:
         if request.max_tokens is not None:

@@ -1,38 +1,64 @@
 """Limits of a tenant: one atomic decision before the work, settled on what was really used.
 
-Requests and tokens per minute are GCRA (generic cell rate algorithm) buckets that hold one minute's allowance;
-parallel requests are leases that expire, so that a killed gateway leaks nothing. A refusal consumes nothing.
+Requests and tokens per minute are GCRA (generic cell rate algorithm) buckets; parallel requests are leases that
+expire, so that a killed gateway leaks nothing; budgets are counters of a UTC day and a calendar month. A refusal
+consumes nothing. A lease that expires unsettled leaves tokens and money counted as they were reserved.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from gateway.config import Limits
+from gateway.prices import written
 
 LEASE_SECONDS = 660.0  # longer than any request may take
 
-LimitName = Literal["requests", "tokens", "parallel"]
+LimitName = Literal[
+    "requests", "tokens", "input_tokens", "output_tokens", "parallel", "budget_day", "budget_month"
+]
+BUDGETS = frozenset({"budget_day", "budget_month"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amount:
+    """What a request takes, or took, beside itself. `money` is in billionths (see `gateway.prices`).
+
+    `tokens` may be less than `input` and `output` together: at worst these are of different tiers.
+    """
+
+    tokens: int = 0
+    input: int = 0
+    output: int = 0
+    money: int = 0
+
+
+NOTHING = Amount()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remaining:
-    """For the headers `x-ratelimit-{limit,remaining,reset}-{requests,tokens}`; None where unlimited."""
+    """For the headers `x-ratelimit-{limit,remaining,reset}-*`. Of budgets in money, else in whole units."""
 
-    limit: int
-    remaining: int
+    limit: float
+    remaining: float
     reset: float  # seconds until it is full again
+
+
+Left = Mapping[LimitName, Remaining]
+"""What is left of each limit that there is; parallel requests are not told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """What was taken; `settle` gives back the rest."""
+    """What was taken; `settle` gives back the rest. `periods`: day and month that the money was taken in."""
 
     tenant: str
     lease: str  # the request's id
-    tokens: int
-    requests_left: Remaining | None
-    tokens_left: Remaining | None
+    amount: Amount
+    periods: tuple[int, int]
+    left: Left = field(default_factory=dict)
 
 
 class LimitExceeded(Exception):
@@ -41,20 +67,12 @@ class LimitExceeded(Exception):
     An ordinary class: a frozen dataclass cannot be raised through a context manager, which sets `__traceback__`.
     """
 
-    def __init__(
-        self,
-        *,
-        limit: LimitName,
-        retry_after: float | None,
-        requests_left: Remaining | None = None,
-        tokens_left: Remaining | None = None,
-    ) -> None:
+    def __init__(self, *, limit: LimitName, retry_after: float | None, left: Left | None = None) -> None:
         when = "never fits" if retry_after is None else f"fits in {retry_after:.3f} s"
         super().__init__(f"{limit}: {when}")
         self.limit: LimitName = limit
         self.retry_after = retry_after
-        self.requests_left = requests_left
-        self.tokens_left = tokens_left
+        self.left: Left = left or {}
 
 
 class LimitStoreUnavailable(Exception):
@@ -62,19 +80,20 @@ class LimitStoreUnavailable(Exception):
 
 
 class LimitStore(Protocol):
-    """`now` is injected by tests; Redis uses its own clock unless a test says otherwise."""
+    """Clocks are injected by tests; Redis uses its own unless a test says otherwise."""
 
-    async def reserve(self, tenant: str, limits: Limits, lease: str, tokens: int) -> Reservation:
-        """Take one request, `tokens` tokens and one parallel place, or nothing; `lease` is never used twice.
+    async def reserve(self, tenant: str, limits: Limits, lease: str, amount: Amount) -> Reservation:
+        """Take one request, `amount` and one parallel place, or nothing; `lease` is never used twice.
 
         Raises LimitExceeded, LimitStoreUnavailable.
         """
         ...
 
-    async def settle(self, reservation: Reservation, limits: Limits, used: int) -> None:
-        """Give back the place and the tokens beyond `used` (or take what is missing). Idempotent per lease.
+    async def settle(self, reservation: Reservation, limits: Limits, used: Amount) -> None:
+        """Give back the place and what was not `used` (or take what is missing). Idempotent per lease.
 
-        A lease that has expired is gone: nothing is given back or taken. Raises LimitStoreUnavailable.
+        A lease that has expired is gone: nothing is given back or taken. Money goes back only into the day and the
+        month that it was taken from. Raises LimitStoreUnavailable.
         """
         ...
 
@@ -84,16 +103,17 @@ class LimitStore(Protocol):
 def ratelimit_headers(outcome: Reservation | LimitExceeded) -> dict[str, str]:
     """OpenAI's `x-ratelimit-*` headers, and what tells a refused client when to come back, if ever.
 
-    `retry-after` has whole seconds, at least 1; the SDKs prefer the exact `retry-after-ms`.
+    `retry-after` has whole seconds, at least 1; the SDKs prefer the exact `retry-after-ms`. An SDK must not sit and
+    wait for tomorrow's budget, so of that one only the reset is told.
     """
     headers: dict[str, str] = {}
-    for name, left in (("requests", outcome.requests_left), ("tokens", outcome.tokens_left)):
-        if left is not None:
-            headers[f"x-ratelimit-limit-{name}"] = str(left.limit)
-            headers[f"x-ratelimit-remaining-{name}"] = str(left.remaining)
-            headers[f"x-ratelimit-reset-{name}"] = _duration(left.reset)
+    for name, left in outcome.left.items():
+        words = name.replace("_", "-")
+        headers[f"x-ratelimit-limit-{words}"] = written(left.limit)
+        headers[f"x-ratelimit-remaining-{words}"] = written(left.remaining)
+        headers[f"x-ratelimit-reset-{words}"] = _duration(left.reset)
     if isinstance(outcome, LimitExceeded):
-        headers |= _retry(outcome.retry_after)
+        headers |= _retry(None if outcome.limit in BUDGETS else outcome.retry_after)
     return headers
 
 

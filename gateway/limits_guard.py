@@ -6,13 +6,22 @@ given back here; otherwise it would keep a parallel place until its lease expire
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from gateway.account import Account, granted, unlimited
 from gateway.breaker import Breaker
 from gateway.config import Limits
-from gateway.limits import LimitExceeded, LimitStore, LimitStoreUnavailable, Reservation
+from gateway.limits import (
+    NOTHING,
+    Amount,
+    LimitExceeded,
+    LimitStore,
+    LimitStoreUnavailable,
+    Reservation,
+)
+from gateway.periods import periods
 
 logger = logging.getLogger(__name__)
 
@@ -30,13 +39,13 @@ class GuardedLimits:
     def __init__(self, store: LimitStore, breaker: Breaker | None = None) -> None:
         self._store = store
         self._breaker = breaker or Breaker()
-        self._owed: dict[str, tuple[Reservation, Limits, int]] = {}  # by lease, the oldest first
+        self._owed: dict[str, tuple[Reservation, Limits, Amount]] = {}  # by lease, the oldest first
         self._undoing: set[asyncio.Task[None]] = set()
 
-    async def reserve(self, tenant: str, limits: Limits, lease: str, tokens: int) -> Reservation:
+    async def reserve(self, tenant: str, limits: Limits, lease: str, amount: Amount) -> Reservation:
         if unlimited(limits):
-            return granted(Account(), limits, tenant, lease, tokens)
-        taking = asyncio.ensure_future(self._reserve(tenant, limits, lease, tokens))
+            return granted(Account(), limits, tenant, lease, amount)
+        taking = asyncio.ensure_future(self._reserve(tenant, limits, lease, amount))
         try:
             return await asyncio.shield(taking)
         except asyncio.CancelledError:
@@ -45,7 +54,7 @@ class GuardedLimits:
             undoing.add_done_callback(self._undoing.discard)
             raise
 
-    async def settle(self, reservation: Reservation, limits: Limits, used: int) -> None:
+    async def settle(self, reservation: Reservation, limits: Limits, used: Amount) -> None:
         """What fails here is tried again when the store answers."""
         if unlimited(limits):
             return
@@ -64,24 +73,25 @@ class GuardedLimits:
         await self._repay(len(self._owed))
         await self._store.close()
 
-    async def _reserve(self, tenant: str, limits: Limits, lease: str, tokens: int) -> Reservation:
+    async def _reserve(self, tenant: str, limits: Limits, lease: str, amount: Amount) -> Reservation:
         try:
             with self._asking():
-                reservation = await self._store.reserve(tenant, limits, lease, tokens)
+                reservation = await self._store.reserve(tenant, limits, lease, amount)
         except LimitExceeded:
             await self._repay(REPAID_AT_ONCE)  # what is owed may be the very thing that stands in the way
             raise
         except _Resting:
             raise
         except LimitStoreUnavailable:
-            self._owe(granted(Account(), limits, tenant, lease, tokens), limits, 0)
+            account = Account(periods=periods(round(time.time() * 1000)))
+            self._owe(granted(account, limits, tenant, lease, amount), limits, NOTHING)
             raise
         await self._repay(REPAID_AT_ONCE)
         return reservation
 
     async def _undo(self, taking: asyncio.Future[Reservation], limits: Limits) -> None:
         with suppress(LimitExceeded, LimitStoreUnavailable):  # nothing was taken, or it is owed by now
-            await self.settle(await taking, limits, 0)
+            await self.settle(await taking, limits, NOTHING)
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
@@ -97,7 +107,7 @@ class GuardedLimits:
             raise
         self._breaker.succeeded()
 
-    def _owe(self, reservation: Reservation, limits: Limits, used: int) -> None:
+    def _owe(self, reservation: Reservation, limits: Limits, used: Amount) -> None:
         if len(self._owed) >= MAX_OWED:
             forgotten = next(iter(self._owed))
             del self._owed[forgotten]

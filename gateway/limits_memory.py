@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gateway.account import LEASE, Account, alive, granted, obstacles, refused, unlimited
 from gateway.config import Limits
-from gateway.limits import Reservation
+from gateway.limits import Amount, Reservation
 
 
 @dataclass(slots=True)
@@ -18,28 +18,31 @@ class _Book:
 class MemoryLimits:
     """A `LimitStore` without I/O. Nothing is shared with other processes, nothing outlives this one."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock`: seconds."""
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, calendar: Callable[[], float] = time.time
+    ) -> None:
+        """Both in seconds: `clock` for rates and leases, `calendar` (POSIX time) for days and months."""
         self._clock = clock
+        self._calendar = calendar
         self._books: dict[str, _Book] = {}
 
-    async def reserve(self, tenant: str, limits: Limits, lease: str, tokens: int) -> Reservation:
+    async def reserve(self, tenant: str, limits: Limits, lease: str, amount: Amount) -> Reservation:
         if unlimited(limits):
-            return granted(Account(), limits, tenant, lease, tokens)
+            return granted(Account(), limits, tenant, lease, amount)
         book, now = self._open(tenant, limits)
-        standing = obstacles(book.account, limits, tokens, len(book.leases))
+        standing = obstacles(book.account, limits, amount, len(book.leases))
         if standing:
             raise refused(book.account, limits, standing)
-        book.account = book.account.taken(limits, tokens)
+        book.account = book.account.taken(limits, amount)
         book.leases[lease] = now + LEASE
-        return granted(book.account, limits, tenant, lease, tokens)
+        return granted(book.account, limits, tenant, lease, amount)
 
-    async def settle(self, reservation: Reservation, limits: Limits, used: int) -> None:
+    async def settle(self, reservation: Reservation, limits: Limits, used: Amount) -> None:
         if unlimited(limits):
             return
         book, _ = self._open(reservation.tenant, limits)
         if book.leases.pop(reservation.lease, None) is not None:
-            book.account = book.account.settled(limits, reservation.tokens, used)
+            book.account = book.account.settled(limits, reservation, used)
 
     async def close(self) -> None:
         """Nothing is held open."""
@@ -54,6 +57,6 @@ class MemoryLimits:
         """The tenant's book as of now, without leases that have expired."""
         now = round(self._clock() * 1000)
         book = self._books.setdefault(tenant, _Book())
-        book.account = book.account.leaked(limits, now)
+        book.account = book.account.opened(limits, now, round(self._calendar() * 1000))
         book.leases = {lease: expires for lease, expires in book.leases.items() if alive(expires, now)}
         return book, now

@@ -1,14 +1,14 @@
 """Limits in Redis: exact across hosts, one script per decision, on the server's clock."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from gateway.account import LEASE, Account, granted, obstacles, refused
+from gateway.account import LEASE, Account, buckets, budgets, granted, obstacles, refused, units_of
 from gateway.config import Limits
-from gateway.limits import LimitStoreUnavailable, Reservation
+from gateway.limits import Amount, LimitStoreUnavailable, Reservation
 
 SCRIPT = files("gateway").joinpath("limits.lua").read_text(encoding="utf-8")
 
@@ -23,31 +23,39 @@ class RedisLimits:
         # Loads itself again after the server has lost it.
         self._script = client.register_script(SCRIPT)
 
-    async def reserve(self, tenant: str, limits: Limits, lease: str, tokens: int) -> Reservation:
-        done, requests, owed, running, now = await self._run("reserve", tenant, limits, lease, tokens)
-        account = Account(requests, owed, now)
+    async def reserve(self, tenant: str, limits: Limits, lease: str, amount: Amount) -> Reservation:
+        asked = (*units_of(1, amount), amount.money)
+        done, running, now, *state = await self._run("reserve", tenant, limits, lease, asked)
+        account = Account(tuple(state[:4]), now, tuple(state[4:6]), (state[6], state[7]), now)
         if done:
-            return granted(account.taken(limits, tokens), limits, tenant, lease, tokens)
-        standing = obstacles(account, limits, tokens, running)
+            return granted(account.taken(limits, amount), limits, tenant, lease, amount)
+        standing = obstacles(account, limits, amount, running)
         if not standing:
             raise LimitStoreUnavailable(f"Redis: lease {lease} was given up before it was taken")
         raise refused(account, limits, standing)
 
-    async def settle(self, reservation: Reservation, limits: Limits, used: int) -> None:
+    async def settle(self, reservation: Reservation, limits: Limits, used: Amount) -> None:
         """A lease that is not there is marked as given up, since its reservation may still be on its way."""
-        more = used - reservation.tokens
-        await self._run("settle", reservation.tenant, limits, reservation.lease, more)
+        reserved = reservation.amount
+        pairs = zip(units_of(0, used), units_of(0, reserved), strict=True)
+        more = (*(now - then for now, then in pairs), used.money - reserved.money)
+        await self._run(
+            "settle", reservation.tenant, limits, reservation.lease, (*more, *reservation.periods)
+        )
 
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def _run(self, op: str, tenant: str, limits: Limits, lease: str, tokens: int) -> list[int]:
+    async def _run(
+        self, op: str, tenant: str, limits: Limits, lease: str, amounts: Sequence[int]
+    ) -> list[int]:
         now = "" if self._clock is None else round(self._clock() * 1000)
         prefix = f"headrace:{{{tenant}}}"
         keys = [f"{prefix}:account", f"{prefix}:leases", f"{prefix}:given-up:{lease}"]
+        rates = [(0, 0) if bucket is None else (bucket.rate, bucket.burst) for bucket in buckets(limits)]
         arguments: list[str | int] = [
-            op, lease, LEASE, now,
-            limits.requests_per_minute or 0, limits.tokens_per_minute or 0, limits.parallel or 0, tokens,
+            op, lease, LEASE, now, *(rate for rate, _ in rates), *(burst for _, burst in rates),
+            limits.parallel or 0, *(budget or 0 for budget in budgets(limits)), *amounts,
         ]  # fmt: skip
         try:
             reply = await self._script(keys=keys, args=arguments)

@@ -4,18 +4,45 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from gateway.config import Tenant
+from msgspec.structs import replace
+
+from gateway.account import budgets
+from gateway.config import Budget, Limits, Tenant
 from gateway.errors import ApiError
-from gateway.limits import LimitExceeded, LimitStore, LimitStoreUnavailable, Reservation, ratelimit_headers
+from gateway.limits import (
+    BUDGETS,
+    Amount,
+    LimitExceeded,
+    LimitName,
+    LimitStore,
+    LimitStoreUnavailable,
+    Reservation,
+    ratelimit_headers,
+)
 from gateway.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-LIMIT_WORDS = {
+LIMIT_WORDS: dict[LimitName, str] = {
     "requests": "requests per minute",
     "tokens": "tokens per minute",
+    "input_tokens": "input tokens per minute",
+    "output_tokens": "output tokens per minute",
     "parallel": "parallel requests",
+    "budget_day": "money per day",
+    "budget_month": "money per month",
 }
+QUOTA = "insufficient_quota"  # what SDKs do not try again
+
+
+def share_of(limits: Limits, gateways: int) -> Limits:
+    """The part of one of `gateways`, rounded up so that none is left with nothing. Budgets are not shared out."""
+    parts = {
+        name: -(-whole // gateways)
+        for name in Limits.__struct_fields__
+        if isinstance(whole := getattr(limits, name), int)
+    }
+    return replace(limits, **parts, budget=Budget())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,6 +52,7 @@ class Charge:
     tenant: Tenant
     reservation: Reservation
     store: LimitStore
+    limits: Limits
     degraded: bool
 
     @property
@@ -36,36 +64,51 @@ class Charge:
 
 
 class Meter:
-    """`fallback` decides alone, with this gateway's own counts, while `store` does not answer."""
+    """`fallback` decides alone while `store` does not answer, over this gateway's share of one in `gateways`.
 
-    def __init__(self, store: LimitStore, fallback: LimitStore, metrics: Metrics) -> None:
+    Budgets have no shares: a tenant who has one is refused then, or runs uncounted, as its `on_outage` says.
+    """
+
+    def __init__(self, store: LimitStore, fallback: LimitStore, metrics: Metrics, gateways: int = 1) -> None:
         self._store = store
         self._fallback = fallback
         self._metrics = metrics
+        self._gateways = gateways
 
-    async def reserve(self, tenant: Tenant, request_id: str, tokens: int) -> Charge:
-        """Raises ApiError 429; nothing is consumed then."""
+    async def reserve(self, tenant: Tenant, request_id: str, amount: Amount) -> Charge:
+        """Raises ApiError 429, 503 for a budget that nobody can look up; nothing is consumed then."""
         try:
             try:
-                charge = await self._reserve(self._store, tenant, request_id, tokens, degraded=False)
+                charge = await self._reserve(tenant, request_id, amount)
                 self._metrics.state_backend("limits", up=True)
             except LimitStoreUnavailable as error:
                 logger.warning("limits: %s; deciding by this gateway's own counts", error)
                 self._metrics.state_backend("limits", up=False)
-                charge = await self._reserve(self._fallback, tenant, request_id, tokens, degraded=True)
+                charge = await self._reserve_alone(tenant, request_id, amount)
         except LimitExceeded as refusal:
             self._metrics.limit(refusal.limit, "deny")
             raise _refused(refusal) from refusal
         self._metrics.limit("all", "degraded" if charge.degraded else "allow")
         return charge
 
-    async def _reserve(
-        self, store: LimitStore, tenant: Tenant, request_id: str, tokens: int, *, degraded: bool
-    ) -> Charge:
-        reservation = await store.reserve(tenant.name, tenant.limits, request_id, tokens)
-        return Charge(tenant=tenant, reservation=reservation, store=store, degraded=degraded)
+    async def _reserve(self, tenant: Tenant, request_id: str, amount: Amount) -> Charge:
+        limits = tenant.limits
+        reservation = await self._store.reserve(tenant.name, limits, request_id, amount)
+        return Charge(
+            tenant=tenant, reservation=reservation, store=self._store, limits=limits, degraded=False
+        )
 
-    async def settle(self, charge: Charge, used: int) -> None:
+    async def _reserve_alone(self, tenant: Tenant, request_id: str, amount: Amount) -> Charge:
+        if any(budgets(tenant.limits)) and tenant.limits.budget.on_outage == "closed":
+            self._metrics.limit("budget", "unknown")
+            raise _budget_unknown()
+        limits = share_of(tenant.limits, self._gateways)
+        reservation = await self._fallback.reserve(tenant.name, limits, request_id, amount)
+        return Charge(
+            tenant=tenant, reservation=reservation, store=self._fallback, limits=limits, degraded=True
+        )
+
+    async def settle(self, charge: Charge, used: Amount) -> None:
         """Never lost to a cancellation: the client's going away is no reason to keep a reservation."""
         settling = asyncio.ensure_future(self._settle(charge, used))
         try:
@@ -74,9 +117,9 @@ class Meter:
             await settling
             raise
 
-    async def _settle(self, charge: Charge, used: int) -> None:
+    async def _settle(self, charge: Charge, used: Amount) -> None:
         try:
-            await charge.store.settle(charge.reservation, charge.tenant.limits, used)
+            await charge.store.settle(charge.reservation, charge.limits, used)
         except LimitStoreUnavailable as error:
             logger.warning("limits: not settled, the lease will expire: %s", error)
             self._metrics.state_backend("limits", up=False)
@@ -84,10 +127,27 @@ class Meter:
 
 def _refused(refusal: LimitExceeded) -> ApiError:
     words = LIMIT_WORDS[refusal.limit]
-    if refusal.retry_after is None:
+    kind: str = refusal.limit
+    if refusal.limit in BUDGETS:
+        message, kind, code = (
+            f"The tenant's budget of {words} does not suffice for this request.",
+            QUOTA,
+            QUOTA,
+        )
+    elif refusal.retry_after is None:
         message = f"The request needs more than the tenant's whole allowance of {words}."
         code = "request_too_large"
     else:
         message = f"The tenant's limit of {words} is reached. Try again in {refusal.retry_after:.1f} s."
         code = "rate_limit_exceeded"
-    return ApiError(429, message, type=refusal.limit, code=code, headers=ratelimit_headers(refusal))
+    return ApiError(429, message, type=kind, code=code, headers=ratelimit_headers(refusal))
+
+
+def _budget_unknown() -> ApiError:
+    return ApiError(
+        503,
+        "What the tenant has spent cannot be looked up now.",
+        type="server_error",
+        code="budget_unknown",
+        headers={"retry-after": "1"},
+    )

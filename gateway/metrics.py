@@ -30,7 +30,12 @@ LIMIT_DECISIONS = (
     ("all", "degraded"),
     ("requests", "deny"),
     ("tokens", "deny"),
+    ("input_tokens", "deny"),
+    ("output_tokens", "deny"),
     ("parallel", "deny"),
+    ("budget_day", "deny"),
+    ("budget_month", "deny"),
+    ("budget", "unknown"),  # the store does not answer
 )
 STORES = ("limits", "sessions")
 SESSION_EVENTS = ("opened", "recalled", "unknown")

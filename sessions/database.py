@@ -31,9 +31,11 @@ class Database:
         version: int,
         synchronous: Literal["OFF", "NORMAL"],
         unavailable: type[Exception],
+        replaces: int = 0,
     ) -> None:
         """`schema`: statements that make the tables of this `version`; other versions of the file are refused.
 
+        Except those up to `replaces`, which hold nothing of worth: `schema` drops their tables.
         `unavailable`: what is raised where SQLite or the file system fails.
         """
         self._path = path
@@ -41,6 +43,7 @@ class Database:
         self._version = version
         self._synchronous = synchronous
         self._unavailable = unavailable
+        self._replaces = replaces
         self._connection: sqlite3.Connection | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sqlite-{path.name}")
 
@@ -99,9 +102,9 @@ class Database:
         connection.execute(f"PRAGMA synchronous={self._synchronous}")
         connection.execute("BEGIN IMMEDIATE")
         (found,) = connection.execute("PRAGMA user_version").fetchone()
-        if found not in (0, self._version):
+        if found != self._version and found > self._replaces:
             raise sqlite3.DatabaseError(f"{self._path.name} has version {found}, not {self._version}")
-        if found == 0:
+        if found != self._version:
             for statement in self._schema.split(";"):
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version={self._version}")

@@ -125,9 +125,9 @@ OpenLimits = Callable[[], LimitStore]
 def open_limits(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> OpenLimits:
     """Opens a store on this test's clock; all that one test opens see the same counts, but for memory."""
     if request.param == "memory":
-        return lambda: MemoryLimits(clock)
+        return lambda: MemoryLimits(clock, clock)
     if request.param == "sqlite":
-        return lambda: GuardedLimits(SqliteLimits(tmp_path / "limits.sqlite", clock))
+        return lambda: GuardedLimits(SqliteLimits(tmp_path / "limits.sqlite", clock, clock))
     server: RedisServer = request.getfixturevalue("redis")
     return lambda: GuardedLimits(RedisLimits(connect(server.url, PATIENT), clock))
 

@@ -4,8 +4,10 @@ import asyncio
 import sys
 from pathlib import Path
 
+import msgspec
+
 from gateway.config import Limits
-from gateway.limits import LimitExceeded, LimitStore
+from gateway.limits import Amount, LimitExceeded, LimitStore
 from gateway.limits_guard import GuardedLimits
 from gateway.limits_redis import RedisLimits
 from gateway.limits_sqlite import SqliteLimits
@@ -21,7 +23,7 @@ async def take(store: LimitStore, allowed: Limits, process: str, tries: int) -> 
     got_in = 0
     for number in range(tries):
         try:
-            await store.reserve("acme", allowed, f"{process}-{number}", 10)
+            await store.reserve("acme", allowed, f"{process}-{number}", Amount(tokens=10, money=10))
         except LimitExceeded:
             continue
         got_in += 1
@@ -29,12 +31,12 @@ async def take(store: LimitStore, allowed: Limits, process: str, tries: int) -> 
     return got_in
 
 
-def main(where: str, process: str, tries: str, requests: str, tokens: str, parallel: str) -> None:
+def main(where: str, process: str, tries: str, limits: str) -> None:
     if where.startswith("redis:"):
         store = GuardedLimits(RedisLimits(connect(where, 10.0), a_standing_clock))
     else:
-        store = GuardedLimits(SqliteLimits(Path(where), a_standing_clock))
-    allowed = Limits(requests_per_minute=int(requests), tokens_per_minute=int(tokens), parallel=int(parallel))
+        store = GuardedLimits(SqliteLimits(Path(where), a_standing_clock, a_standing_clock))
+    allowed = msgspec.json.decode(limits, type=Limits)
     sys.stdin.readline()  # all begin together
     print(asyncio.run(take(store, allowed, process, int(tries))))
 

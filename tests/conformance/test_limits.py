@@ -5,6 +5,7 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from fractions import Fraction
 from math import ceil, floor
 from typing import TYPE_CHECKING
@@ -13,8 +14,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.config import Limits
-from gateway.limits import LEASE_SECONDS, LimitExceeded, LimitStore, Remaining, Reservation
+from gateway.config import Budget, Limits
+from gateway.limits import (
+    LEASE_SECONDS,
+    Amount,
+    LimitExceeded,
+    LimitName,
+    LimitStore,
+    Remaining,
+    Reservation,
+)
+from gateway.prices import NANO
 
 if TYPE_CHECKING:
     from tests.conformance.conftest import Clock
@@ -22,7 +32,41 @@ if TYPE_CHECKING:
 MINUTE = 60_000  # milliseconds
 LEASE = round(LEASE_SECONDS * 1000)
 
+CHRISTMAS = 1_766_620_800_000 + 24 * 3600 * 1000 - 30_000  # 2025-12-25 23:59:30 UTC
+
 fresh_name = map("tenant-{}".format, itertools.count())
+
+
+RATES: tuple[LimitName, ...] = ("requests", "tokens", "input_tokens", "output_tokens")
+BUDGETS: tuple[LimitName, ...] = ("budget_day", "budget_month")
+
+
+def tokens(count: int) -> Amount:
+    return Amount(tokens=count)
+
+
+def spending(money: float) -> Amount:
+    return Amount(money=round(money * NANO))
+
+
+def units(name: LimitName, amount: Amount) -> int:
+    return {"tokens": amount.tokens, "input_tokens": amount.input, "output_tokens": amount.output}.get(
+        name, 1
+    )
+
+
+def period(name: LimitName, milliseconds: int) -> tuple[int, ...]:
+    date = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return date.timetuple()[: 3 if name == "budget_day" else 2]
+
+
+def end_of(name: LimitName, milliseconds: int) -> int:
+    """POSIX milliseconds at which the period is over, found by going on hour by hour."""
+    hour = 60 * MINUTE
+    later = milliseconds - milliseconds % hour + hour
+    while period(name, later) == period(name, milliseconds):
+        later += hour
+    return later
 
 
 @dataclass
@@ -30,76 +74,128 @@ class Oracle:
     """The same promises in fractions of units and no cleverness."""
 
     limits: Limits
-    levels: dict[str, Fraction] = field(
-        default_factory=lambda: {"requests": Fraction(0), "tokens": Fraction(0)}
-    )
-    leases: dict[str, tuple[int, int]] = field(default_factory=dict)  # lease → (expires, tokens)
+    levels: dict[LimitName, Fraction] = field(default_factory=lambda: dict.fromkeys(RATES, Fraction(0)))
+    spent: dict[LimitName, int] = field(default_factory=lambda: dict.fromkeys(BUDGETS, 0))
+    leases: dict[str, tuple[int, int, Amount]] = field(default_factory=dict)  # → (taken, expires, amount)
     at: int = 0
 
-    def limit(self, name: str) -> int | None:
-        return self.limits.requests_per_minute if name == "requests" else self.limits.tokens_per_minute
+    def rate(self, name: LimitName) -> int:
+        """0 where unlimited."""
+        return int(getattr(self.limits, f"{name}_per_minute") or 0)
+
+    def burst(self, name: LimitName) -> int:
+        return int(getattr(self.limits, f"{name}_burst") or self.rate(name))
+
+    def budget(self, name: LimitName) -> int:
+        """Billionths, 0 where unlimited."""
+        budget = self.limits.budget
+        return round(((budget.per_day if name == "budget_day" else budget.per_month) or 0) * NANO)
 
     def pass_time(self, now: int) -> None:
         for name, level in self.levels.items():
-            self.levels[name] = max(
-                Fraction(0), level - Fraction((self.limit(name) or 0) * (now - self.at), MINUTE)
-            )
-        self.leases = {lease: held for lease, held in self.leases.items() if now < held[0]}
+            self.levels[name] = max(Fraction(0), level - Fraction(self.rate(name) * (now - self.at), MINUTE))
+        for name in BUDGETS:
+            if period(name, now) != period(name, self.at):
+                self.spent[name] = 0
+        self.leases = {lease: held for lease, held in self.leases.items() if now < held[1]}
         self.at = now
 
-    def waits(self, tokens: int) -> dict[str, float]:
+    def waits(self, amount: Amount) -> dict[LimitName, float]:
         """Milliseconds to wait, infinite for ever, for each limit that stands against the request."""
-        waits: dict[str, float] = {}
-        for name, units in (("requests", 1), ("tokens", tokens)):
-            limit = self.limit(name)
-            if limit is None or self.levels[name] + units <= limit:
-                continue
-            over = self.levels[name] + units - limit
-            waits[name] = float("inf") if units > limit else ceil(over * MINUTE / limit)
+        waits: dict[LimitName, float] = {}
+        for name in RATES:
+            over = self.levels[name] + units(name, amount) - self.burst(name)
+            if self.rate(name) and over > 0:
+                never = units(name, amount) > self.burst(name)
+                waits[name] = float("inf") if never else ceil(over * MINUTE / self.rate(name))
+        for name in BUDGETS:
+            if self.budget(name) and self.spent[name] + amount.money > self.budget(name):
+                never = amount.money > self.budget(name)
+                waits[name] = float("inf") if never else end_of(name, self.at) - self.at
         if self.limits.parallel is not None and len(self.leases) >= self.limits.parallel:
             waits["parallel"] = 1000
         return waits
 
-    def take(self, now: int, lease: str, tokens: int) -> None:
-        self.levels["requests"] += 1
-        self.levels["tokens"] += tokens
-        self.leases[lease] = (now + LEASE, tokens)
+    def take(self, now: int, lease: str, amount: Amount) -> None:
+        for name in RATES:
+            self.levels[name] += units(name, amount)
+        for name in BUDGETS:
+            self.spent[name] += amount.money
+        self.leases[lease] = (now, now + LEASE, amount)
 
-    def settle(self, lease: str, used: int) -> None:
+    def settle(self, lease: str, used: Amount) -> None:
         held = self.leases.pop(lease, None)
-        if held is not None:
-            self.levels["tokens"] = max(Fraction(0), self.levels["tokens"] + used - held[1])
+        if held is None:
+            return
+        taken, _, amount = held
+        for name in RATES[1:]:
+            more = units(name, used) - units(name, amount)
+            self.levels[name] = max(Fraction(0), self.levels[name] + more)
+        for name in BUDGETS:
+            if period(name, taken) == period(name, self.at):
+                self.spent[name] = max(0, self.spent[name] + used.money - amount.money)
 
-    def left(self, name: str) -> Remaining | None:
-        limit = self.limit(name)
-        if limit is None:
-            return None
-        level = self.levels[name]
-        return Remaining(
-            limit=limit, remaining=max(0, floor(limit - level)), reset=ceil(level * MINUTE / limit) / 1000
-        )
+    @property
+    def left(self) -> dict[LimitName, Remaining]:
+        left: dict[LimitName, Remaining] = {}
+        for name in RATES:
+            if rate := self.rate(name):
+                level, burst = self.levels[name], self.burst(name)
+                remaining = max(0, floor(burst - level))
+                left[name] = Remaining(
+                    limit=burst, remaining=remaining, reset=ceil(level * MINUTE / rate) / 1000
+                )
+        for name in BUDGETS:
+            if budget := self.budget(name):
+                remaining = max(0, budget - self.spent[name])
+                reset = (end_of(name, self.at) - self.at) / 1000
+                left[name] = Remaining(limit=budget / NANO, remaining=remaining / NANO, reset=reset)
+        return left
 
 
 small = st.none() | st.integers(1, 5)
-some_limits = st.builds(
-    Limits, requests_per_minute=small, tokens_per_minute=st.none() | st.integers(1, 100), parallel=small
+some = st.none() | st.integers(1, 100)
+money = st.none() | st.sampled_from([0.000_000_001, 0.01, 0.25, 1.0])
+
+
+@st.composite
+def some_limits(draw: st.DrawFn) -> Limits:
+    fields = {
+        "requests_per_minute": draw(small),
+        "tokens_per_minute": draw(some),
+        "input_tokens_per_minute": draw(some),
+        "output_tokens_per_minute": draw(some),
+    }
+    bursts = {
+        name.replace("per_minute", "burst"): draw(some) for name, rate in fields.items() if rate is not None
+    }
+    budget = Budget(per_day=draw(money), per_month=draw(money))
+    return Limits(**fields, **bursts, parallel=draw(small), budget=budget)
+
+
+DAY = 24 * 60 * MINUTE
+pauses = st.sampled_from([0, 0, 1, 17, 500, 7_001, 30_000, MINUTE, LEASE - 1, LEASE, DAY, 31 * DAY])
+amounts = st.builds(
+    Amount,
+    tokens=st.integers(0, 120),
+    input=st.integers(0, 120),
+    output=st.integers(0, 120),
+    money=st.sampled_from([0, 1, NANO // 100, NANO // 4, 2 * NANO]),
 )
-pauses = st.sampled_from([0, 0, 1, 17, 500, 7_001, 30_000, MINUTE, LEASE - 1, LEASE])
-reserving = st.tuples(st.just("reserve"), pauses, st.integers(0, 120))
-settling = st.tuples(st.just("settle"), pauses, st.integers(0, 150))
+steps = st.tuples(st.sampled_from(["reserve", "settle"]), pauses, amounts)
 
 
 @settings(
-    max_examples=60,
+    max_examples=80,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(some_limits, st.lists(reserving | settling, max_size=30), st.randoms())
+@given(some_limits(), st.lists(steps, max_size=30), st.randoms())
 async def test_every_answer_is_the_one_that_plain_counting_gives(
     limits: LimitStore,
     clock: "Clock",
     allowed: Limits,
-    steps: list[tuple[str, int, int]],
+    steps: list[tuple[str, int, Amount]],
     choice: random.Random,
 ) -> None:
     tenant, oracle = next(fresh_name), Oracle(allowed, at=clock.milliseconds)
@@ -117,36 +213,33 @@ async def test_every_answer_is_the_one_that_plain_counting_gives(
 
 
 async def reserve_as_the_oracle(
-    limits: LimitStore, oracle: Oracle, tenant: str, lease: str, tokens: int
+    limits: LimitStore, oracle: Oracle, tenant: str, lease: str, amount: Amount
 ) -> Reservation | None:
-    waits = oracle.waits(tokens)
+    waits = oracle.waits(amount)
     if waits:
         with pytest.raises(LimitExceeded) as refusal:
-            await limits.reserve(tenant, oracle.limits, lease, tokens)
+            await limits.reserve(tenant, oracle.limits, lease, amount)
         longest = max(waits.values())
         assert waits[refusal.value.limit] == longest
         assert refusal.value.retry_after == (None if longest == float("inf") else longest / 1000)
-        assert refusal.value.requests_left == oracle.left("requests")
-        assert refusal.value.tokens_left == oracle.left("tokens")
+        assert refusal.value.left == oracle.left
         return None
-    oracle.take(oracle.at, lease, tokens)
-    reservation = await limits.reserve(tenant, oracle.limits, lease, tokens)
-    assert reservation == Reservation(
-        tenant=tenant,
-        lease=lease,
-        tokens=tokens,
-        requests_left=oracle.left("requests"),
-        tokens_left=oracle.left("tokens"),
-    )
+    oracle.take(oracle.at, lease, amount)
+    reservation = await limits.reserve(tenant, oracle.limits, lease, amount)
+    assert (reservation.tenant, reservation.lease, reservation.amount) == (tenant, lease, amount)
+    assert reservation.left == oracle.left
     return reservation
 
 
+ONE_TOKEN = Amount(tokens=1, input=1, output=1, money=1)
+
+
 async def admitted(
-    limits: LimitStore, allowed: Limits, tries: int, tokens: int = 1, tenant: str = "acme"
+    limits: LimitStore, allowed: Limits, tries: int, amount: Amount = ONE_TOKEN, tenant: str = "acme"
 ) -> int:
     """How many of `tries` concurrent requests get in."""
     outcomes = await asyncio.gather(
-        *(limits.reserve(tenant, allowed, next(fresh_name), tokens) for _ in range(tries)),
+        *(limits.reserve(tenant, allowed, next(fresh_name), amount) for _ in range(tries)),
         return_exceptions=True,
     )
     unexpected = [o for o in outcomes if not isinstance(o, Reservation | LimitExceeded)]
@@ -159,6 +252,11 @@ async def admitted(
     [
         Limits(requests_per_minute=100),
         Limits(tokens_per_minute=100),
+        Limits(input_tokens_per_minute=100),
+        Limits(output_tokens_per_minute=100),
+        Limits(requests_per_minute=1, requests_burst=100),
+        Limits(budget=Budget(per_day=100e-9)),
+        Limits(budget=Budget(per_month=100e-9)),
         Limits(parallel=100),
         Limits(requests_per_minute=100, tokens_per_minute=1_000_000_000, parallel=1_000_000_000),
     ],
@@ -171,62 +269,120 @@ async def test_a_burst_of_concurrent_requests_gets_exactly_the_allowance(
 
 async def test_a_refusal_by_one_limit_consumes_nothing_of_the_others(limits: LimitStore) -> None:
     allowed = Limits(requests_per_minute=2, tokens_per_minute=20, parallel=1)
-    running = await limits.reserve("acme", allowed, "a", 10)
+    running = await limits.reserve("acme", allowed, "a", tokens(10))
     for number in range(5):
         with pytest.raises(LimitExceeded) as refusal:
-            await limits.reserve("acme", allowed, f"b{number}", 10)
+            await limits.reserve("acme", allowed, f"b{number}", tokens(10))
         assert refusal.value.limit == "parallel"
-    await limits.settle(running, allowed, 10)
-    await limits.reserve("acme", allowed, "c", 10)
+    await limits.settle(running, allowed, tokens(10))
+    await limits.reserve("acme", allowed, "c", tokens(10))
 
 
 async def test_more_than_the_whole_allowance_is_refused_for_ever(limits: LimitStore) -> None:
     with pytest.raises(LimitExceeded) as refusal:
-        await limits.reserve("acme", Limits(tokens_per_minute=100), "a", 101)
+        await limits.reserve("acme", Limits(tokens_per_minute=100), "a", tokens(101))
     assert (refusal.value.limit, refusal.value.retry_after) == ("tokens", None)
-    await limits.reserve("acme", Limits(tokens_per_minute=100), "b", 100)
+    await limits.reserve("acme", Limits(tokens_per_minute=100), "b", tokens(100))
 
 
 async def test_waiting_as_long_as_told_is_enough_and_not_a_millisecond_more(
     limits: LimitStore, clock: "Clock"
 ) -> None:
     allowed = Limits(tokens_per_minute=70)
-    await limits.reserve("acme", allowed, "a", 70)
+    await limits.reserve("acme", allowed, "a", tokens(70))
     with pytest.raises(LimitExceeded) as refusal:
-        await limits.reserve("acme", allowed, "b", 3)
+        await limits.reserve("acme", allowed, "b", tokens(3))
     assert refusal.value.retry_after is not None
     clock.milliseconds += round(refusal.value.retry_after * 1000) - 1
     with pytest.raises(LimitExceeded):
-        await limits.reserve("acme", allowed, "c", 3)
+        await limits.reserve("acme", allowed, "c", tokens(3))
     clock.milliseconds += 1
-    await limits.reserve("acme", allowed, "d", 3)
+    await limits.reserve("acme", allowed, "d", tokens(3))
 
 
 async def test_a_lease_that_nobody_settles_expires(limits: LimitStore, clock: "Clock") -> None:
     allowed = Limits(parallel=1)
-    forgotten = await limits.reserve("acme", allowed, "a", 0)
+    forgotten = await limits.reserve("acme", allowed, "a", tokens(0))
     clock.milliseconds += LEASE - 1
     assert await admitted(limits, allowed, 1) == 0
     clock.milliseconds += 1
     assert await admitted(limits, allowed, 1) == 1
-    await limits.settle(forgotten, allowed, 0)  # too late to free somebody else's place
+    await limits.settle(forgotten, allowed, tokens(0))  # too late to free somebody else's place
     assert await admitted(limits, allowed, 1) == 0
+
+
+async def test_a_burst_smaller_than_the_rate_spreads_requests_out(limits: LimitStore, clock: "Clock") -> None:
+    allowed = Limits(requests_per_minute=60, requests_burst=2)
+    assert await admitted(limits, allowed, 10) == 2
+    clock.milliseconds += 1000
+    assert await admitted(limits, allowed, 10) == 1
+    clock.milliseconds += MINUTE
+    assert await admitted(limits, allowed, 10) == 2
+
+
+@pytest.mark.parametrize(
+    ("budget", "days"), [(Budget(per_day=1.0), 1), (Budget(per_month=1.0), 31), (Budget(per_month=1.0), 20)]
+)
+async def test_a_budget_begins_anew_with_its_period_and_not_before(
+    limits: LimitStore, clock: "Clock", budget: Budget, days: int
+) -> None:
+    allowed = Limits(budget=budget)
+    clock.milliseconds = CHRISTMAS - (CHRISTMAS % DAY) - (0 if days < 31 else 24 * DAY)
+    clock.milliseconds -= 0 if days != 20 else 13 * DAY  # the 12th: 20 days are left of December
+    await limits.reserve("acme", allowed, "a", spending(0.75))
+    for number in range(days):
+        with pytest.raises(LimitExceeded) as refusal:
+            await limits.reserve("acme", allowed, f"b{number}", spending(0.5))
+        assert refusal.value.retry_after == (days - number) * DAY / 1000
+        clock.milliseconds += DAY
+    await limits.reserve("acme", allowed, "c", spending(1.0))
+
+
+async def test_money_goes_back_only_into_the_period_that_it_came_from(
+    limits: LimitStore, clock: "Clock"
+) -> None:
+    allowed = Limits(budget=Budget(per_day=1.0, per_month=10.0))
+    clock.milliseconds = CHRISTMAS
+    yesterdays = await limits.reserve("acme", allowed, "a", spending(0.75))
+    clock.milliseconds += MINUTE
+    await limits.reserve("acme", allowed, "b", spending(0.5))
+    await limits.settle(yesterdays, allowed, spending(0.25))
+    last = await limits.reserve("acme", allowed, "c", spending(0.5))
+    assert last.left["budget_day"].remaining == 0.0
+    assert last.left["budget_month"].remaining == 10 - 0.25 - 1
+
+
+async def test_a_clock_set_back_over_midnight_begins_no_budget_anew(
+    limits: LimitStore, clock: "Clock"
+) -> None:
+    allowed = Limits(budget=Budget(per_day=1.0))
+    clock.milliseconds = CHRISTMAS + MINUTE
+    await limits.reserve("acme", allowed, "a", spending(1.0))
+    clock.milliseconds = CHRISTMAS
+    assert await admitted(limits, allowed, 1) == 0
+
+
+async def test_a_budget_set_later_knows_what_was_spent_before(limits: LimitStore) -> None:
+    await limits.reserve("acme", Limits(parallel=9), "a", spending(0.75))
+    with pytest.raises(LimitExceeded) as refusal:
+        await limits.reserve("acme", Limits(budget=Budget(per_month=1.0)), "b", spending(0.5))
+    assert refusal.value.left["budget_month"].remaining == 0.25
 
 
 async def test_settling_gives_back_what_was_not_used_once(limits: LimitStore) -> None:
     allowed = Limits(tokens_per_minute=100, parallel=10)
-    reservation = await limits.reserve("acme", allowed, "a", 100)
-    await asyncio.gather(*(limits.settle(reservation, allowed, 40) for _ in range(10)))
-    await limits.reserve("acme", allowed, "b", 60)
-    await limits.settle(reservation, allowed, 40)
+    reservation = await limits.reserve("acme", allowed, "a", tokens(100))
+    await asyncio.gather(*(limits.settle(reservation, allowed, tokens(40)) for _ in range(10)))
+    await limits.reserve("acme", allowed, "b", tokens(60))
+    await limits.settle(reservation, allowed, tokens(40))
     assert await admitted(limits, allowed, 1) == 0
 
 
 async def test_settling_takes_what_was_used_beyond_the_reservation(limits: LimitStore) -> None:
     allowed = Limits(tokens_per_minute=100)
-    await limits.settle(await limits.reserve("acme", allowed, "a", 10), allowed, 160)
+    await limits.settle(await limits.reserve("acme", allowed, "a", tokens(10)), allowed, tokens(160))
     with pytest.raises(LimitExceeded) as refusal:
-        await limits.reserve("acme", allowed, "b", 10)
+        await limits.reserve("acme", allowed, "b", tokens(10))
     assert refusal.value.retry_after == 0.7 * 60  # 160 - 100 + 10 tokens too many, at 100 a minute
 
 
@@ -241,7 +397,7 @@ async def test_a_clock_set_back_locks_nobody_out_for_longer_than_a_minute(
     limits: LimitStore, clock: "Clock"
 ) -> None:
     allowed = Limits(requests_per_minute=1, parallel=1)
-    await limits.reserve("acme", allowed, "a", 0)
+    await limits.reserve("acme", allowed, "a", tokens(0))
     clock.milliseconds -= 24 * 60 * MINUTE  # a reboot, seen by a monotonic clock
     assert await admitted(limits, allowed, 1) == 0
     clock.milliseconds += MINUTE
@@ -249,9 +405,9 @@ async def test_a_clock_set_back_locks_nobody_out_for_longer_than_a_minute(
 
 
 async def test_a_tenant_without_limits_is_not_counted(limits: LimitStore) -> None:
-    reservation = await limits.reserve("acme", Limits(), "a", 10**12)
-    assert (reservation.requests_left, reservation.tokens_left) == (None, None)
-    await limits.settle(reservation, Limits(), 10**12)
+    reservation = await limits.reserve("acme", Limits(), "a", tokens(10**12))
+    assert reservation.left == {}
+    await limits.settle(reservation, Limits(), tokens(10**12))
 
 
 async def test_a_limit_that_the_configuration_changed_counts_what_was_taken_before(
@@ -266,7 +422,9 @@ async def test_a_limit_that_the_configuration_changed_counts_what_was_taken_befo
 async def test_cancelled_callers_leave_nothing_taken(open_limits: Callable[[], LimitStore]) -> None:
     allowed, choice = Limits(parallel=50, tokens_per_minute=1000), random.Random(5)
     limits = open_limits()
-    callers = [asyncio.create_task(limits.reserve("acme", allowed, next(fresh_name), 20)) for _ in range(50)]
+    callers = [
+        asyncio.create_task(limits.reserve("acme", allowed, next(fresh_name), tokens(20))) for _ in range(50)
+    ]
     for caller in callers:
         if choice.random() < 0.5:
             await asyncio.sleep(choice.random() * 0.002)
@@ -274,10 +432,10 @@ async def test_cancelled_callers_leave_nothing_taken(open_limits: Callable[[], L
     outcomes = await asyncio.gather(*callers, return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, Reservation):
-            await limits.settle(outcome, allowed, 0)
+            await limits.settle(outcome, allowed, tokens(0))
     assert {type(outcome) for outcome in outcomes} <= {Reservation, asyncio.CancelledError}
     for _ in range(200):  # what is undone in the background takes a moment
-        if await admitted(limits, allowed, 50, tokens=20) == 50:
+        if await admitted(limits, allowed, 50, tokens(20)) == 50:
             break
         await asyncio.sleep(0.05)
     await limits.close()

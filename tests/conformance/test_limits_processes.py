@@ -1,8 +1,10 @@
 """Several real processes, one store: together they get exactly the allowance."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,17 +15,24 @@ SCRIPT = Path(__file__).with_name("limits_process.py")
 
 @pytest.mark.parametrize("kind", ["sqlite", "redis"])
 @pytest.mark.parametrize(
-    ("requests", "tokens", "parallel"),
-    [(250, 10**6, 10**6), (10**6, 2_509, 10**6), (10**6, 10**6, 250)],
-    ids=["requests", "tokens", "parallel"],
+    "binding",
+    [
+        {"requests_per_minute": 250},
+        {"tokens_per_minute": 2_509},
+        {"parallel": 250},
+        {"budget": {"per_month": 2_509e-9}},
+    ],
+    ids=["requests", "tokens", "parallel", "budget"],
 )
 def test_processes_get_exactly_the_allowance_between_them(
-    kind: str, requests: int, tokens: int, parallel: int, request: pytest.FixtureRequest, tmp_path: Path
+    kind: str, binding: dict[str, Any], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
+    generous = {"requests_per_minute": 10**6, "tokens_per_minute": 10**6, "parallel": 10**6}
+    limits = json.dumps({**generous, **binding})
     where = request.getfixturevalue("redis").url if kind == "redis" else str(tmp_path / "limits.sqlite")
     processes = [
         subprocess.Popen(
-            [sys.executable, str(SCRIPT), where, str(n), *map(str, (TRIES, requests, tokens, parallel))],
+            [sys.executable, str(SCRIPT), where, str(n), str(TRIES), limits],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.breaker import Breaker
 from gateway.config import Limits, State
-from gateway.limits import LimitExceeded, LimitStore, LimitStoreUnavailable, Reservation
+from gateway.limits import NOTHING, Amount, LimitExceeded, LimitStore, LimitStoreUnavailable, Reservation
 from gateway.limits_guard import GuardedLimits
 from gateway.limits_memory import MemoryLimits
 from gateway.limits_redis import RedisLimits
@@ -41,7 +41,7 @@ async def soon(attempt: Callable[[], Awaitable[object]], *expected: type[Excepti
 
 
 def reserving(limits: LimitStore, allowed: Limits) -> Callable[[], Awaitable[Reservation]]:
-    return lambda: limits.reserve("acme", allowed, f"{random.random()}", 0)
+    return lambda: limits.reserve("acme", allowed, f"{random.random()}", NOTHING)
 
 
 async def test_a_frozen_redis_costs_a_moment_then_nothing_and_is_back_at_once(
@@ -71,19 +71,19 @@ async def test_reservations_stuck_in_a_frozen_redis_take_no_place_when_it_thaws(
 ) -> None:
     allowed = Limits(parallel=3)
     limits = GuardedLimits(RedisLimits(connect(mortal_redis.url, LIMITS_TIMEOUT)), Breaker(failures=100))
-    await soon(lambda: limits.reserve("umbrella", GENEROUS, "warm", 0), LimitStoreUnavailable)
-    held = await limits.reserve("acme", allowed, "held", 0)
+    await soon(lambda: limits.reserve("umbrella", GENEROUS, "warm", NOTHING), LimitStoreUnavailable)
+    held = await limits.reserve("acme", allowed, "held", NOTHING)
     mortal_redis.freeze()
     for number in range(3):
         with pytest.raises(LimitStoreUnavailable):
-            await limits.reserve("acme", allowed, f"stuck-{number}", 0)
+            await limits.reserve("acme", allowed, f"stuck-{number}", NOTHING)
     with pytest.raises(LimitStoreUnavailable):
-        await limits.settle(held, allowed, 0)
+        await limits.settle(held, allowed, NOTHING)
     mortal_redis.thaw()
     for _ in range(3):
         await soon(reserving(limits, allowed), LimitStoreUnavailable, LimitExceeded)
     with pytest.raises(LimitExceeded):
-        await limits.reserve("acme", allowed, "one too many", 0)
+        await limits.reserve("acme", allowed, "one too many", NOTHING)
     await limits.close()
 
 
@@ -187,7 +187,7 @@ async def test_a_key_of_the_wrong_kind_is_no_traceback(redis: "RedisServer") -> 
     client = connect(redis.url, PATIENT)
     await client.set("headrace:{acme}:account", "not a hash")
     with pytest.raises(LimitStoreUnavailable, match="WRONGTYPE"):
-        await RedisLimits(client).reserve("acme", GENEROUS, "a", 1)
+        await RedisLimits(client).reserve("acme", GENEROUS, "a", Amount(tokens=1))
     await client.aclose()
 
 
@@ -198,13 +198,18 @@ async def test_the_largest_limits_are_counted_to_the_last_token(redis: "RedisSer
     def clock() -> float:
         return 1.8e9
 
-    stores: tuple[LimitStore, ...] = (MemoryLimits(clock), RedisLimits(connect(redis.url, PATIENT), clock))
+    stores: tuple[LimitStore, ...] = (
+        MemoryLimits(clock, clock),
+        RedisLimits(connect(redis.url, PATIENT), clock),
+    )
     outcomes = []
     for store in stores:
-        await store.settle(await store.reserve("acme", largest, "a", 1), largest, 10**9 + 7)
+        await store.settle(
+            await store.reserve("acme", largest, "a", Amount(tokens=1)), largest, Amount(tokens=10**9 + 7)
+        )
         with pytest.raises(LimitExceeded) as refusal:
-            await store.reserve("acme", largest, "b", 10**9)
-        outcomes.append((refusal.value.retry_after, refusal.value.tokens_left))
+            await store.reserve("acme", largest, "b", Amount(tokens=10**9))
+        outcomes.append((refusal.value.retry_after, refusal.value.left["tokens"]))
         await store.close()
     assert outcomes[0] == outcomes[1]
 
@@ -212,13 +217,12 @@ async def test_the_largest_limits_are_counted_to_the_last_token(redis: "RedisSer
 async def test_the_servers_own_clock_lets_tokens_come_back(redis: "RedisServer") -> None:
     allowed = Limits(tokens_per_minute=60_000)
     limits = RedisLimits(connect(redis.url, PATIENT))
-    await limits.reserve("acme", allowed, "a", 60_000)
+    await limits.reserve("acme", allowed, "a", Amount(tokens=60_000))
     started = time.monotonic()
     await asyncio.sleep(0.1)
     with pytest.raises(LimitExceeded) as refusal:
-        await limits.reserve("acme", allowed, "b", 60_000)
-    assert refusal.value.tokens_left is not None
-    assert 95 <= refusal.value.tokens_left.remaining <= (time.monotonic() - started) * 1000 + 5
+        await limits.reserve("acme", allowed, "b", Amount(tokens=60_000))
+    assert 95 <= refusal.value.left["tokens"].remaining <= (time.monotonic() - started) * 1000 + 5
     await limits.close()
 
 
@@ -226,10 +230,10 @@ async def test_nothing_stays_in_redis_for_ever(redis: "RedisServer") -> None:
     client = connect(redis.url, PATIENT)
     limits, sessions = RedisLimits(client), RedisSessions(client, 60.0)
     allowed = Limits(tokens_per_minute=10)
-    reservation = await limits.reserve("acme", allowed, "a", 10)
-    await limits.reserve("umbrella", allowed, "b", 10)
-    await limits.settle(reservation, allowed, 10**6)
-    await limits.settle(reservation, allowed, 10**6)
+    reservation = await limits.reserve("acme", allowed, "a", Amount(tokens=10))
+    await limits.reserve("umbrella", allowed, "b", Amount(tokens=10))
+    await limits.settle(reservation, allowed, Amount(tokens=10**6))
+    await limits.settle(reservation, allowed, Amount(tokens=10**6))
     await sessions.create("acme")
     keys = await client.keys("*")
     assert len(keys) == 6

@@ -81,7 +81,7 @@ MISTAKES = [
     (
         "unknown key like none",
         TIER + "state: {zzz: 1}",
-        ["5: state.zzz: unknown key; known: folder, redis, session_ttl"],
+        ["5: state.zzz: unknown key; known: folder, redis, gateways, session_ttl"],
     ),
     (
         "unknown key in a list",
@@ -130,6 +130,16 @@ MISTAKES = [
         "context beyond the blocks",
         TIER + "        max_model_len: 4097\n        kv_tokens: 4096",
         ["5: tiers[0].engines[0].max_model_len: 4097 tokens do not fit into kv_tokens, 4096"],
+    ),
+    (
+        "a burst without its rate",
+        TIER + "anonymous: {name: a, limits: {tokens_burst: 5, requests_burst: 5, requests_per_minute: 1}}",
+        ["5: anonymous.limits.tokens_burst: needs tokens_per_minute beside it"],
+    ),
+    (
+        "a budget of nothing",
+        TIER + "anonymous: {name: a, limits: {budget: {per_day: 0}}}",
+        ["5: anonymous.limits.budget.per_day: must be above 0, not 0"],
     ),
     (
         "limit of zero",

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.breaker import Breaker
 from gateway.config import Limits
-from gateway.limits import LimitExceeded, LimitStoreUnavailable, Reservation
+from gateway.limits import NOTHING, Amount, LimitExceeded, LimitStoreUnavailable, Reservation
 from gateway.limits_guard import MAX_OWED, GuardedLimits
 from gateway.limits_memory import MemoryLimits
 
@@ -17,19 +17,19 @@ class Unsteady(MemoryLimits):
     """Can be told not to answer, before or after it did what was asked, and to take its time."""
 
     def __init__(self) -> None:
-        super().__init__(lambda: 0.0)
+        super().__init__(lambda: 0.0, lambda: 0.0)
         self.down = self.answers_late = False
         self.pause = 0.0
         self.asked = 0
 
-    async def reserve(self, tenant: str, limits: Limits, lease: str, tokens: int) -> Reservation:
+    async def reserve(self, tenant: str, limits: Limits, lease: str, amount: Amount) -> Reservation:
         await self._answer()
-        reservation = await super().reserve(tenant, limits, lease, tokens)
+        reservation = await super().reserve(tenant, limits, lease, amount)
         if self.answers_late:
             raise LimitStoreUnavailable("late")
         return reservation
 
-    async def settle(self, reservation: Reservation, limits: Limits, used: int) -> None:
+    async def settle(self, reservation: Reservation, limits: Limits, used: Amount) -> None:
         await self._answer()
         await super().settle(reservation, limits, used)
 
@@ -50,75 +50,75 @@ async def test_a_store_that_keeps_failing_is_not_asked_any_more(store: Unsteady)
     store.down = True
     for number in range(10):
         with pytest.raises(LimitStoreUnavailable):
-            await guard.reserve("acme", ONE, f"{number}", 1)
+            await guard.reserve("acme", ONE, f"{number}", NOTHING)
     assert store.asked == 3
 
 
 async def test_refusals_are_answers(store: Unsteady) -> None:
     guard = GuardedLimits(store, Breaker(failures=1))
-    await guard.reserve("acme", ONE, "a", 1)
+    await guard.reserve("acme", ONE, "a", NOTHING)
     for number in range(5):
         with pytest.raises(LimitExceeded):
-            await guard.reserve("acme", ONE, f"{number}", 1)
+            await guard.reserve("acme", ONE, f"{number}", NOTHING)
 
 
 async def test_a_settlement_that_failed_is_made_up_for(store: Unsteady) -> None:
     guard = GuardedLimits(store, Breaker(failures=100))
-    held = await guard.reserve("acme", ONE, "a", 1)
+    held = await guard.reserve("acme", ONE, "a", NOTHING)
     store.down = True
     with pytest.raises(LimitStoreUnavailable):
-        await guard.settle(held, ONE, 1)
+        await guard.settle(held, ONE, NOTHING)
     store.down = False
     with pytest.raises(LimitExceeded):  # the first to be answered finds the place still taken, and frees it
-        await guard.reserve("acme", ONE, "b", 1)
-    await guard.reserve("acme", ONE, "c", 1)
+        await guard.reserve("acme", ONE, "b", NOTHING)
+    await guard.reserve("acme", ONE, "c", NOTHING)
 
 
 async def test_a_settlement_during_a_rest_is_made_up_for_too(store: Unsteady) -> None:
     guard = GuardedLimits(store, Breaker(failures=1, rest=0.05))
-    held = await guard.reserve("acme", ONE, "a", 1)
+    held = await guard.reserve("acme", ONE, "a", NOTHING)
     store.down = True
     with pytest.raises(LimitStoreUnavailable):
-        await guard.reserve("acme", ONE, "b", 1)
+        await guard.reserve("acme", ONE, "b", NOTHING)
     asked = store.asked
     with pytest.raises(LimitStoreUnavailable):
-        await guard.settle(held, ONE, 1)
+        await guard.settle(held, ONE, NOTHING)
     assert store.asked == asked
     store.down = False
     await asyncio.sleep(0.06)
     with pytest.raises(LimitExceeded):
-        await guard.reserve("acme", ONE, "c", 1)
-    await guard.reserve("acme", ONE, "d", 1)
+        await guard.reserve("acme", ONE, "c", NOTHING)
+    await guard.reserve("acme", ONE, "d", NOTHING)
 
 
 async def test_what_was_taken_without_an_answer_is_given_back(store: Unsteady) -> None:
     guard = GuardedLimits(store)
     store.answers_late = True
     with pytest.raises(LimitStoreUnavailable):
-        await guard.reserve("acme", ONE, "a", 1)
+        await guard.reserve("acme", ONE, "a", NOTHING)
     store.answers_late = False
-    await guard.reserve("umbrella", ONE, "b", 1)  # any answer will do
-    await guard.reserve("acme", ONE, "c", 1)
+    await guard.reserve("umbrella", ONE, "b", NOTHING)  # any answer will do
+    await guard.reserve("acme", ONE, "c", NOTHING)
 
 
 async def test_what_a_cancelled_caller_took_is_given_back(store: Unsteady) -> None:
     guard = GuardedLimits(store)
     store.pause = 0.02
-    caller = asyncio.create_task(guard.reserve("acme", ONE, "a", 1))
+    caller = asyncio.create_task(guard.reserve("acme", ONE, "a", NOTHING))
     await asyncio.sleep(0.01)
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller
     await asyncio.sleep(0.1)
-    await guard.reserve("acme", ONE, "b", 1)
+    await guard.reserve("acme", ONE, "b", NOTHING)
 
 
 @pytest.mark.parametrize("down", [True, False])
 async def test_a_cancelled_caller_who_got_nothing_owes_nothing(store: Unsteady, down: bool) -> None:
     guard = GuardedLimits(store)
-    await guard.reserve("acme", ONE, "held", 1)
+    await guard.reserve("acme", ONE, "held", NOTHING)
     store.pause, store.down = 0.02, down
-    caller = asyncio.create_task(guard.reserve("acme", ONE, "a", 1))
+    caller = asyncio.create_task(guard.reserve("acme", ONE, "a", NOTHING))
     await asyncio.sleep(0.01)
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -126,18 +126,18 @@ async def test_a_cancelled_caller_who_got_nothing_owes_nothing(store: Unsteady, 
     store.down = False
     await guard.close()
     with pytest.raises(LimitExceeded):
-        await store.reserve("acme", ONE, "b", 1)
+        await store.reserve("acme", ONE, "b", NOTHING)
 
 
 async def test_closing_settles_what_is_owed(store: Unsteady) -> None:
     guard = GuardedLimits(store)
-    held = await guard.reserve("acme", ONE, "a", 1)
+    held = await guard.reserve("acme", ONE, "a", NOTHING)
     store.down = True
     with pytest.raises(LimitStoreUnavailable):
-        await guard.settle(held, ONE, 1)
+        await guard.settle(held, ONE, NOTHING)
     store.down = False
     await guard.close()
-    await store.reserve("acme", ONE, "b", 1)
+    await store.reserve("acme", ONE, "b", NOTHING)
 
 
 async def test_closing_does_not_wait_for_a_store_that_is_down(store: Unsteady) -> None:
@@ -145,7 +145,7 @@ async def test_closing_does_not_wait_for_a_store_that_is_down(store: Unsteady) -
     store.down = True
     for number in range(5):
         with pytest.raises(LimitStoreUnavailable):
-            await guard.reserve("acme", ONE, f"{number}", 1)
+            await guard.reserve("acme", ONE, f"{number}", NOTHING)
     asked = store.asked
     await guard.close()
     assert store.asked == asked + 1
@@ -156,13 +156,13 @@ async def test_debts_do_not_grow_without_end(store: Unsteady, caplog: pytest.Log
     store.down = True
     for number in range(MAX_OWED + 2):
         with pytest.raises(LimitStoreUnavailable):
-            await guard.reserve("acme", ONE, f"lease-{number}", 1)
+            await guard.reserve("acme", ONE, f"lease-{number}", NOTHING)
     assert [record.args for record in caplog.records] == [("lease-0",), ("lease-1",)]
 
 
 async def test_without_limits_the_store_is_not_even_asked(store: Unsteady) -> None:
     guard = GuardedLimits(store)
     store.down = True
-    reservation = await guard.reserve("acme", Limits(), "a", 5)
-    await guard.settle(reservation, Limits(), 5)
+    reservation = await guard.reserve("acme", Limits(), "a", NOTHING)
+    await guard.settle(reservation, Limits(), NOTHING)
     assert store.asked == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config import Limits
-from gateway.limits import LimitExceeded, LimitStoreUnavailable
+from gateway.limits import NOTHING, LimitExceeded, LimitStoreUnavailable
 from gateway.limits_sqlite import SqliteLimits
 from sessions.database import BUSY_SECONDS
 
@@ -20,16 +20,16 @@ ONE = Limits(parallel=1)
 
 async def test_a_locked_file_is_unavailable_and_answers_again_when_it_is_free(tmp_path: Path) -> None:
     limits = SqliteLimits(tmp_path / "limits.sqlite")
-    await limits.settle(await limits.reserve("acme", ONE, "a", 0), ONE, 0)
+    await limits.settle(await limits.reserve("acme", ONE, "a", NOTHING), ONE, NOTHING)
     lock = sqlite3.connect(tmp_path / "limits.sqlite", isolation_level=None)
     lock.execute("BEGIN IMMEDIATE")
     started = time.monotonic()
     with pytest.raises(LimitStoreUnavailable, match="locked"):
-        await limits.reserve("acme", ONE, "b", 0)
+        await limits.reserve("acme", ONE, "b", NOTHING)
     assert BUSY_SECONDS <= time.monotonic() - started < BUSY_SECONDS + 1
     lock.execute("ROLLBACK")
     lock.close()
-    await limits.reserve("acme", ONE, "c", 0)
+    await limits.reserve("acme", ONE, "c", NOTHING)
     await limits.close()
 
 
@@ -39,9 +39,9 @@ async def test_a_damaged_file_is_unavailable_until_it_is_replaced(tmp_path: Path
     limits = SqliteLimits(path)
     for attempt in ("a", "b"):
         with pytest.raises(LimitStoreUnavailable, match="not a database"):
-            await limits.reserve("acme", ONE, attempt, 0)
+            await limits.reserve("acme", ONE, attempt, NOTHING)
     path.unlink()
-    await limits.reserve("acme", ONE, "c", 0)
+    await limits.reserve("acme", ONE, "c", NOTHING)
     await limits.close()
 
 
@@ -49,7 +49,7 @@ async def test_a_folder_that_cannot_be_made_is_unavailable(tmp_path: Path) -> No
     (tmp_path / "file").touch()
     limits = SqliteLimits(tmp_path / "file" / "limits.sqlite")
     with pytest.raises(LimitStoreUnavailable):
-        await limits.reserve("acme", ONE, "a", 0)
+        await limits.reserve("acme", ONE, "a", NOTHING)
     await limits.close()
 
 
@@ -58,8 +58,8 @@ async def test_a_file_of_another_version_is_left_alone(tmp_path: Path) -> None:
         other.execute("PRAGMA user_version=7")
     other.close()
     limits = SqliteLimits(tmp_path / "limits.sqlite")
-    with pytest.raises(LimitStoreUnavailable, match="has version 7, not 1"):
-        await limits.reserve("acme", ONE, "a", 0)
+    with pytest.raises(LimitStoreUnavailable, match="has version 7, not 2"):
+        await limits.reserve("acme", ONE, "a", NOTHING)
     await limits.close()
 
 
@@ -67,21 +67,21 @@ FULL_DISK = """
 import asyncio, resource, signal, sys
 from pathlib import Path
 from gateway.config import Limits
-from gateway.limits import LimitStoreUnavailable
+from gateway.limits import NOTHING, LimitStoreUnavailable
 from gateway.limits_sqlite import SqliteLimits
 
 async def main() -> None:
     one, store = Limits(parallel=1), SqliteLimits(Path(sys.argv[1]))
-    await store.settle(await store.reserve("acme", one, "a", 0), one, 0)
+    await store.settle(await store.reserve("acme", one, "a", NOTHING), one, NOTHING)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
     try:
-        await store.reserve("acme", one, "b", 0)
+        await store.reserve("acme", one, "b", NOTHING)
     except LimitStoreUnavailable as error:
         print("refused:", error)
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    await store.reserve("acme", one, "c", 0)
+    await store.reserve("acme", one, "c", NOTHING)
     await store.close()
 
 asyncio.run(main())
@@ -97,19 +97,19 @@ def test_a_full_disk_is_unavailable_and_nothing_is_taken(tmp_path: Path) -> None
 
 async def test_what_was_taken_outlives_the_process_that_took_it(tmp_path: Path) -> None:
     first = SqliteLimits(tmp_path / "state" / "limits.sqlite")
-    held = await first.reserve("acme", ONE, "a", 0)
+    held = await first.reserve("acme", ONE, "a", NOTHING)
     await first.close()
     second = SqliteLimits(tmp_path / "state" / "limits.sqlite")
     with pytest.raises(LimitExceeded):
-        await second.reserve("acme", ONE, "b", 0)
-    await second.settle(held, ONE, 0)
-    await second.reserve("acme", ONE, "c", 0)
+        await second.reserve("acme", ONE, "b", NOTHING)
+    await second.settle(held, ONE, NOTHING)
+    await second.reserve("acme", ONE, "c", NOTHING)
     await second.close()
 
 
 async def test_only_the_owner_can_read_the_files(tmp_path: Path) -> None:
     limits = SqliteLimits(tmp_path / "state" / "limits.sqlite")
-    await limits.reserve("acme", ONE, "a", 0)
+    await limits.reserve("acme", ONE, "a", NOTHING)
     folder = tmp_path / "state"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     files = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
@@ -120,10 +120,10 @@ async def test_only_the_owner_can_read_the_files(tmp_path: Path) -> None:
 
 async def test_the_event_loop_runs_on_while_the_file_is_locked(tmp_path: Path) -> None:
     limits = SqliteLimits(tmp_path / "limits.sqlite")
-    await limits.reserve("acme", ONE, "a", 0)
+    await limits.reserve("acme", ONE, "a", NOTHING)
     lock = sqlite3.connect(tmp_path / "limits.sqlite", isolation_level=None)
     lock.execute("BEGIN IMMEDIATE")
-    waiting = asyncio.create_task(limits.reserve("acme", ONE, "b", 0))
+    waiting = asyncio.create_task(limits.reserve("acme", ONE, "b", NOTHING))
     beats = 0
     while not waiting.done():
         await asyncio.sleep(0.01)

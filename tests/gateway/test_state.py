@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config import Limits, State
-from gateway.limits import LimitStoreUnavailable
+from gateway.limits import NOTHING, LimitStoreUnavailable
 from gateway.state import open_documents, open_limits, open_sessions
 from sessions import SessionNotFound, SessionStoreUnavailable
 
@@ -17,7 +17,7 @@ async def test_limits_and_sessions_are_two_files_in_the_folder(tmp_path: Path) -
     state = State(folder=str(tmp_path / "deep" / "down"))
     limits, sessions = open_limits(state), open_sessions(state)
     assert not (tmp_path / "deep").exists()
-    await limits.reserve("acme", ONE, "a", 0)
+    await limits.reserve("acme", ONE, "a", NOTHING)
     session = await sessions.create("acme")
     assert {path.suffix for path in (tmp_path / "deep" / "down").iterdir()} >= {".sqlite"}
     assert (tmp_path / "deep/down/limits.sqlite").exists() and (
@@ -45,7 +45,7 @@ async def test_a_redis_that_is_not_there_keeps_nobody_from_starting(
     state = State(folder=str(tmp_path), redis=f"redis://127.0.0.1:{unused_tcp_port}/0")
     limits, sessions = open_limits(state), open_sessions(state)
     with pytest.raises(LimitStoreUnavailable):
-        await limits.reserve("acme", ONE, "a", 0)
+        await limits.reserve("acme", ONE, "a", NOTHING)
     with pytest.raises(SessionStoreUnavailable):
         await sessions.create("acme")
     await limits.close()
@@ -57,7 +57,7 @@ async def test_a_password_never_gets_into_an_error(tmp_path: Path, unused_tcp_po
     state = State(folder=str(tmp_path), redis=f"redis://me:canary-42@127.0.0.1:{unused_tcp_port}/0")
     limits = open_limits(state)
     with pytest.raises(LimitStoreUnavailable) as error:
-        await limits.reserve("acme", ONE, "a", 0)
+        await limits.reserve("acme", ONE, "a", NOTHING)
     assert "canary-42" not in str(error.value)
     await limits.close()
 

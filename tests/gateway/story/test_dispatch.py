@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,11 +14,11 @@ from hypothesis import strategies as st
 from backends.backend import BackendError, Delta, Rejected, Unavailable
 from backends.prompt import ChatMessage, Prompt
 from classifier import Assessment
-from gateway.config import Limits, Price, Server, Telemetry, Tenant
+from gateway.config import Budget, Limits, Price, Server, Telemetry, Tenant
 from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError
 from gateway.ledger import ABORTED, ANSWERED, Ledger
-from gateway.limits import LimitStoreUnavailable, Reservation
+from gateway.limits import NOTHING, Amount, LimitStoreUnavailable, Reservation
 from gateway.limits_memory import MemoryLimits
 from gateway.metering import Meter
 from gateway.metrics import Metrics
@@ -50,19 +51,22 @@ class WatchedLimits(MemoryLimits):
 
     def __init__(self) -> None:
         super().__init__()
-        self.reserved: list[int] = []
+        self.reserved: list[int] = []  # tokens
         self.settled: list[int] = []
+        self.money: list[tuple[str, int]] = []
         self.up = True
 
-    async def reserve(self, tenant: str, limits: Limits, lease: str, tokens: int) -> Reservation:
+    async def reserve(self, tenant: str, limits: Limits, lease: str, amount: Amount) -> Reservation:
         if not self.up:
             raise LimitStoreUnavailable("switched off")
-        reservation = await super().reserve(tenant, limits, lease, tokens)
-        self.reserved.append(tokens)
+        reservation = await super().reserve(tenant, limits, lease, amount)
+        self.reserved.append(amount.tokens)
+        self.money.append(("reserved", amount.money))
         return reservation
 
-    async def settle(self, reservation: Reservation, limits: Limits, used: int) -> None:
-        self.settled.append(used)
+    async def settle(self, reservation: Reservation, limits: Limits, used: Amount) -> None:
+        self.settled.append(used.tokens)
+        self.money.append(("settled", used.money))
         await super().settle(reservation, limits, used)
 
 
@@ -242,6 +246,60 @@ async def test_a_store_that_is_down_leaves_a_local_share(gateway: Gateway) -> No
     with pytest.raises(ApiError):
         await gateway.run("Hi", limits=limits, id="req_2")
     assert len(gateway.fallback.settled) == 1
+
+
+async def test_money_is_reserved_at_worst_and_settled_at_the_price_of_who_answered(
+    tmp_path: Path, backend: Make, tier_of: Make, whole_answer: Make
+) -> None:
+    cheap = tier_of("7b", backend("7b/0", whole_answer("a", "b", prompt_tokens=5, cached=4)))
+    dear = tier_of("13b", backend("13b/0"))
+    tiers = [
+        replace(cheap, price=Price(input=1, cached=0.1, output=2)),
+        replace(dear, price=Price(input=3, output=4)),
+    ]
+    gateway = Gateway(tmp_path, tiers)
+    assert await gateway.say("Hello", max_tokens=7) == "ab"
+    assert gateway.limits.money == [
+        ("reserved", 1000 * (5 * 3 + 7 * 4)),
+        ("settled", 1000 * (1 * 1 + 2 * 2) + 100 * 4),
+    ]
+    await gateway.sessions.close()
+
+
+async def test_a_used_up_budget_is_told_in_the_words_that_sdks_do_not_retry(
+    tmp_path: Path, backend: Make, tier_of: Make
+) -> None:
+    tier = replace(tier_of("7b", backend("7b/0")), price=Price(output=1.0))
+    gateway = Gateway(tmp_path, [tier])
+    limits = Limits(budget=Budget(per_day=12e-6))
+    answer = await gateway.run("Hi", limits=limits, max_tokens=10)
+    assert answer.headers["x-ratelimit-remaining-budget-day"] == "0.000002"
+    await answer.deltas.aclose()
+    assert await gateway.say("Hi", limits=limits, max_tokens=10, id="req_2") == "Hello world"
+    with pytest.raises(ApiError) as refused:
+        await gateway.run("Hi", limits=limits, max_tokens=10, id="req_3")
+    assert (refused.value.status, refused.value.code, refused.value.type) == (
+        429,
+        "insufficient_quota",
+        "insufficient_quota",
+    )
+    assert refused.value.headers["x-should-retry"] == "false"
+    assert "retry-after" not in refused.value.headers
+    await gateway.sessions.close()
+
+
+@pytest.mark.parametrize("on_outage", ["open", "closed"])
+async def test_a_budget_that_nobody_can_look_up_fails_as_configured(
+    gateway: Gateway, on_outage: Literal["open", "closed"]
+) -> None:
+    gateway.limits.up = False
+    limits = Limits(budget=Budget(per_month=1.0, on_outage=on_outage))
+    if on_outage == "open":
+        assert await gateway.say("Hi", limits=limits) == "Hello world"
+    else:
+        with pytest.raises(ApiError) as refused:
+            await gateway.run("Hi", limits=limits)
+        assert (refused.value.status, refused.value.code) == (503, "budget_unknown")
 
 
 async def test_when_every_attempt_fails_the_reservation_comes_back(
@@ -445,5 +503,5 @@ async def test_whatever_happens_it_is_settled_once(
     assert len(gateway.limits.settled) == len(gateway.limits.reserved)
     assert one.in_flight == 0
     assert one.opened == one.closed
-    await gateway.limits.reserve("acme", limits, "next", 1)  # the place is free
+    await gateway.limits.reserve("acme", limits, "next", NOTHING)  # the place is free
     gateway.limits.check()
