@@ -1,0 +1,86 @@
+"""`headrace serve`: the gateway and its engines, until a signal."""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from gateway.cli.arguments import add_source, load
+from gateway.cli.models import pull_missing
+
+if TYPE_CHECKING:
+    from gateway.cli.arguments import Commands
+    from gateway.config import Config
+
+
+def add(commands: "Commands") -> None:
+    parser = commands.add_parser("serve", help="run the gateway and its engines")
+    add_source(parser)
+    parser.add_argument("--host", help="instead of the configuration's")
+    parser.add_argument("--port", type=_port, help="instead of the configuration's; 0 takes a free one")
+    parser.set_defaults(command=run)
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) <= 65535):
+        raise argparse.ArgumentTypeError("must be a number from 0 to 65535")
+    return int(text)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Pull what is missing, start everything, serve until a signal."""
+    from backends.backend import BackendError
+    from backends.supervisor import EngineStartError
+    from gateway.server import run
+    from gateway.telemetry import configure_logging
+
+    config = _with_address(load(options), options)
+    configure_logging(config.telemetry.log_level)
+    pull_missing([engine.model for tier in config.tiers for engine in tier.engines])
+    try:
+        run(_serve(config))
+    except (EngineStartError, BackendError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _with_address(config: "Config", options: argparse.Namespace) -> "Config":
+    """The configuration with `--host` and `--port`, as strictly checked as if they stood in the file."""
+    from msgspec.structs import replace
+
+    from gateway.configfile import check_config
+
+    given = {name: value for name in ("host", "port") if (value := getattr(options, name)) is not None}
+    config = replace(config, server=replace(config.server, **given))
+    check_config(config, "command line")
+    return config
+
+
+async def _serve(config: "Config") -> None:
+    from gateway.app import create_app
+    from gateway.drain import Drain
+    from gateway.server import bind, serve
+
+    server = config.server
+    drain = Drain()
+    with bind(server.host, server.port) as listener:
+        host = f"[{server.host}]" if ":" in server.host else server.host
+        url = f"http://{host}:{listener.getsockname()[1]}"
+        app = create_app(config, drain)
+        await serve(
+            app, listener, drain, server.drain_timeout, lambda: print(_ready(config, url), flush=True)
+        )
+
+
+def _ready(config: "Config", url: str) -> str:
+    """One line, and a command that works as it stands."""
+    tiers = ", ".join(
+        f"{tier.name} ({', '.join([*(e.model for e in tier.engines), *(r.model for r in tier.remotes)])})"
+        for tier in config.tiers
+    )
+    key = "" if config.anonymous is not None else ' -H "authorization: Bearer $HEADRACE_KEY"'
+    ask = '{"model": "auto", "messages": [{"role": "user", "content": "What is the capital of France?"}]}'
+    return (
+        f"Headrace is ready at {url}/v1 with {tiers}. Try:\n"
+        f"curl {url}/v1/chat/completions{key} -H 'content-type: application/json' -d '{ask}'"
+    )
