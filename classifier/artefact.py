@@ -1,4 +1,4 @@
-"""What training leaves behind: `weights.npz` (plain arrays, never pickled) and `meta.json`.
+"""What training leaves behind: `weights.npz` and `reference.npz` (plain arrays, never pickled), and `meta.json`.
 
 The classifier is linear: logits = bias + clip(structure, low, high) @ structure weights + grams @ gram weights.
 One column per head: P(good) of each tier, then one per task.
@@ -8,8 +8,10 @@ import hashlib
 import io
 import zipfile
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,9 +21,9 @@ from classifier import Task, features
 from classifier.features import BUCKETS, STRUCTURE, Features
 from classifier.figures import Figures
 
-FORMAT = 1
+FORMAT = 2
 SHIPPED = Path(__file__).parent / "artefact"
-WEIGHTS, META = "weights.npz", "meta.json"
+WEIGHTS, REFERENCE, META = "weights.npz", "reference.npz", "meta.json"
 
 
 class ArtefactError(ValueError):
@@ -29,13 +31,14 @@ class ArtefactError(ValueError):
 
 
 class Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`weights` is the SHA-256 of weights.npz, `data` those of the files that it was fitted on."""
+    """`weights` and `reference` are the SHA-256 of these files, `data` those of what it was fitted on."""
 
     format: int
     features: int
     tiers: tuple[str, ...]
     tasks: tuple[Task, ...]
     weights: str
+    reference: str
     data: dict[str, str]
     figures: Figures
 
@@ -80,39 +83,101 @@ class Weights:
                 raise ArtefactError(f"{WEIGHTS}: {name} holds numbers that are not finite")
 
 
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What was asked while fitting, and what is said of questions that were not seen then."""
+
+    questions: NDArray[np.uint64]  # marks of the questions fitted on, sorted, so that none is measured with
+    estimates: NDArray[np.float32]  # (n, tiers): P(good) of unseen prompts, what a usual request looks like
+
+    def fitted(self, question: str) -> bool:
+        """Whether the artefact has been fitted on this question."""
+        at = int(np.searchsorted(self.questions, np.uint64(mark(question))))
+        return at < len(self.questions) and int(self.questions[at]) == mark(question)
+
+
+def mark(question: str) -> int:
+    """64 bits of the SHA-256 of a question."""
+    digest = hashlib.sha256(question.strip().encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "little")
+
+
 def pack(weights: Weights) -> bytes:
     """The bytes of weights.npz; the same weights give the same bytes."""
-    file = io.BytesIO()
     arrays = {name: getattr(weights, name) for name in Weights.__dataclass_fields__}
-    np.savez_compressed(file, allow_pickle=False, **(arrays | {"grams": weights.grams.astype(np.float16)}))
+    return _zipped(arrays | {"grams": weights.grams.astype(np.float16)})
+
+
+def pack_reference(reference: Reference) -> bytes:
+    """The bytes of reference.npz."""
+    return _zipped({"questions": reference.questions, "estimates": reference.estimates.astype(np.float16)})
+
+
+def _zipped(arrays: dict[str, Any]) -> bytes:
+    file = io.BytesIO()
+    np.savez_compressed(file, allow_pickle=False, **arrays)
     return file.getvalue()
 
 
 def unpack(data: bytes) -> Weights:
     """Raises ArtefactError."""
+    arrays = _unzipped(data, WEIGHTS, Weights.__dataclass_fields__)
+    return Weights(**{name: _floats(array, WEIGHTS, name) for name, array in arrays.items()})
+
+
+def _unzipped(data: bytes, file: str, names: Iterable[str]) -> dict[str, Any]:
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            return Weights(**{name: arrays[name].astype(np.float32) for name in Weights.__dataclass_fields__})
+            return {name: arrays[name] for name in names}
     except KeyError as error:
-        raise ArtefactError(f"{WEIGHTS}: {error.args[0]}") from error
+        raise ArtefactError(f"{file}: {error.args[0]}") from error
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ArtefactError(f"{WEIGHTS}: {error}") from error
+        raise ArtefactError(f"{file}: {error}") from error
 
 
-def save(folder: Path, data: bytes, meta: Meta) -> None:
-    """Write both files."""
+def _floats(array: Any, file: str, name: str) -> NDArray[np.float32]:
+    try:
+        floats: NDArray[np.float32] = array.astype(np.float32)
+    except ValueError as error:
+        raise ArtefactError(f"{file}: {name}: {error}") from error
+    return floats
+
+
+def save(folder: Path, weights: bytes, reference: bytes, meta: Meta) -> None:
+    """Write the three files."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / WEIGHTS).write_bytes(data)
+    (folder / WEIGHTS).write_bytes(weights)
+    (folder / REFERENCE).write_bytes(reference)
     (folder / META).write_bytes(msgspec.json.format(msgspec.json.encode(meta)) + b"\n")
 
 
 def load(folder: Path) -> tuple[Weights, Meta]:
     """Raises ArtefactError for a file that is missing, damaged, or made for other features."""
+    meta = _meta(folder)
+    weights = unpack(_described(folder, WEIGHTS, meta.weights))
+    weights.check(len(meta.tiers) + len(meta.tasks))
+    return weights, meta
+
+
+def load_reference(folder: Path) -> Reference:
+    """Raises ArtefactError as `load` does."""
+    meta = _meta(folder)
+    arrays = _unzipped(
+        _described(folder, REFERENCE, meta.reference), REFERENCE, Reference.__dataclass_fields__
+    )
+    questions, estimates = arrays["questions"], _floats(arrays["estimates"], REFERENCE, "estimates")
+    if questions.dtype != np.uint64 or questions.ndim != 1:
+        raise ArtefactError(f"{REFERENCE}: questions are no list of 64-bit numbers")
+    if estimates.ndim != 2 or estimates.shape[1] != len(meta.tiers) or not len(estimates):
+        raise ArtefactError(f"{REFERENCE}: estimates has the shape {estimates.shape}")
+    if not ((estimates >= 0) & (estimates <= 1)).all():
+        raise ArtefactError(f"{REFERENCE}: estimates holds numbers that are no probabilities")
+    return Reference(questions, estimates)
+
+
+def _meta(folder: Path) -> Meta:
     try:
-        meta = msgspec.json.decode((folder / META).read_bytes(), type=Meta)
-        data = (folder / WEIGHTS).read_bytes()
-    except OSError as error:
-        raise ArtefactError(f"{error.filename}: {error.strerror}") from error
+        meta = msgspec.json.decode(_read(folder / META), type=Meta)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ArtefactError(f"{META}: {error}") from error
     for name, found, known in (
@@ -121,8 +186,18 @@ def load(folder: Path) -> tuple[Weights, Meta]:
     ):
         if found != known:
             raise ArtefactError(f"{META}: {name} is version {found}, not {known}; train again")
-    if hashlib.sha256(data).hexdigest() != meta.weights:
-        raise ArtefactError(f"{WEIGHTS}: is not the file that {META} describes")
-    weights = unpack(data)
-    weights.check(len(meta.tiers) + len(meta.tasks))
-    return weights, meta
+    return meta
+
+
+def _described(folder: Path, name: str, digest: str) -> bytes:
+    data = _read(folder / name)
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise ArtefactError(f"{name}: is not the file that {META} describes")
+    return data
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ArtefactError(f"{error.filename}: {error.strerror}") from error

@@ -1,6 +1,7 @@
 """Scoring: numpy alone, a fraction of a millisecond, any text."""
 
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,15 @@ from classifier.features import extract
 class Classifier:
     """`assess` the last user turn: what it asks for, and how likely each tier's answer to it is good."""
 
-    def __init__(self, weights: Weights, tiers: tuple[str, ...], tasks: tuple[Task, ...]) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        tiers: tuple[str, ...],
+        tasks: tuple[Task, ...],
+        usual: Mapping[str, Sequence[float]] | None = None,
+    ) -> None:
+        """`usual`: P(good) of some usual requests, by tier."""
+        self.usual = usual or {}
         self._weights = weights
         self._tiers = tiers
         self._tasks = tasks
@@ -21,8 +30,10 @@ class Classifier:
     @classmethod
     def load(cls, folder: Path | None = None) -> "Classifier":
         """The artefact in `folder`, or the one that ships. Raises ArtefactError."""
-        weights, meta = artefact.load(folder or artefact.SHIPPED)
-        return cls(weights, meta.tiers, meta.tasks)
+        folder = folder or artefact.SHIPPED
+        weights, meta = artefact.load(folder)
+        columns = artefact.load_reference(folder).estimates.T.tolist()
+        return cls(weights, meta.tiers, meta.tasks, dict(zip(meta.tiers, columns, strict=True)))
 
     def assess(self, text: str) -> Assessment:
         """Never raises. Estimates never fall from a tier to the next dearer one: where the heads say so it is noise,

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 
 from starlette.applications import Starlette
 
 from classifier.model import Classifier
 from gateway.archive import Archive
 from gateway.config import Config
+from gateway.desk import Desk
 from gateway.dispatch import Dispatcher
 from gateway.drain import Drain
 from gateway.fleet import Fleet, engine_models
@@ -37,12 +39,15 @@ def create_app(config: Config, drain: Drain) -> Starlette:
         [tier.name for tier in config.tiers],
         engine_models(config),
         [tenant.name for tenant in everybody],
+        shadows=list(config.shadow_policies),
         old_names=config.telemetry.vllm_old_names,
     )
     traces = Traces(config.telemetry)
     limits, sessions = open_limits(config.state), open_sessions(config.state)
     documents = open_documents(config.state)
-    classifier = Classifier.load()
+    classifier = Classifier.load(Path(config.classifier) if config.classifier is not None else None)
+    desk = Desk(config.tiers, classifier.usual, config.shadow_policies)
+    desk.check(everybody)
     affinity = Affinity()
     fleet = Fleet(config, metrics, affinity)
     dispatcher = Dispatcher(
@@ -52,6 +57,7 @@ def create_app(config: Config, drain: Drain) -> Starlette:
         meter=Meter(limits, MemoryLimits(), metrics, config.state.gateways),
         memory=Memory(sessions, metrics),
         assess=classifier.assess,
+        desk=desk,
         affinity=affinity,
         salts={tenant.name: cache_salt(secret, tenant.name) for tenant in everybody},
         metrics=metrics,

@@ -3,7 +3,7 @@
 Every field is honoured; an unknown one is refused with its line and the nearest name.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -12,6 +12,7 @@ Count = Annotated[int, Meta(ge=1)]
 Allowance = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Seconds = Annotated[float, Meta(gt=0, le=366 * 24 * 3600.0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
+Positive = Annotated[float, Meta(gt=0, le=1)]
 Money = Annotated[float, Meta(ge=0)]
 Spending = Annotated[float, Meta(gt=0, le=8_000_000)]  # in billionths it is still exact where Lua counts
 Text = Annotated[str, Meta(min_length=1)]
@@ -43,6 +44,8 @@ Variable = Annotated[
 ]
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$", description="64 lower-case hexadecimal digits")]
 Device = Annotated[str, Meta(pattern=r"^(cpu|cuda(:[0-9]+)?)$", description="cpu, cuda or cuda:N")]
+
+DEFAULT_FLOOR = 0.7
 
 
 class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -143,12 +146,51 @@ class Key(_Section, frozen=True):
     digest: Digest  # hex HMAC-SHA-256 under the server secret
 
 
+class Goal(NamedTuple):
+    """What a policy weighs quality against cost for; `kind` is the name of its field."""
+
+    kind: Literal["cost_share", "quality_share", "small_share", "answer_worth"]
+    value: float
+
+
+class Policy(_Section, frozen=True):
+    """How requests for `auto` choose their tier: by a floor, by one goal, or by a goal above a floor.
+
+    By a floor alone, the cheapest tier whose P(good) reaches it is taken.
+    """
+
+    floor: Share | None = None  # 0.7 where nothing else is wanted
+    cost_share: Positive | None = None  # of what the dearest tier alone would cost
+    quality_share: Share | None = None  # of the dearest tier's expected quality, at the least cost
+    small_share: Share | None = None  # of the requests, which the cheapest tier answers
+    answer_worth: Annotated[float, Meta(gt=0)] | None = None  # money that one good answer is worth
+
+    @property
+    def goals(self) -> tuple[Goal, ...]:
+        """At most one in a configuration that was checked."""
+        named: tuple[
+            tuple[Literal["cost_share", "quality_share", "small_share", "answer_worth"], float | None], ...
+        ]
+        named = (
+            ("cost_share", self.cost_share),
+            ("quality_share", self.quality_share),
+            ("small_share", self.small_share),
+            ("answer_worth", self.answer_worth),
+        )
+        return tuple(Goal(kind, value) for kind, value in named if value is not None)
+
+    @property
+    def least(self) -> float | None:
+        """The floor that holds."""
+        return DEFAULT_FLOOR if self.floor is None and not self.goals else self.floor
+
+
 class Tenant(_Section, frozen=True):
     name: Name
     keys: tuple[Key, ...] = ()
     limits: Limits = Limits()
     tiers: Annotated[tuple[Name, ...], Meta(min_length=1)] | None = None  # allowed tiers; None: all
-    quality_floor: Share = 0.7  # the cheapest tier whose P(good) reaches this is taken
+    policy: Policy = Policy()
     # what its requests are: somebody waits for interactive ones, batch ones come after all of those
     traffic: Literal["interactive", "batch"] = "interactive"
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = (
@@ -186,5 +228,8 @@ class Config(_Section, frozen=True):
     server: Server = Server()
     state: State = State()
     telemetry: Telemetry = Telemetry()
+    classifier: Text | None = None  # a folder that `headrace train` wrote; None: the one that ships
+    # policies that are decided and counted beside each request's own, and never followed
+    shadow_policies: dict[Name, Policy] = {}
     # variable with the server secret (key digests, cache salts); None: a file in state.folder
     secret_env: Variable | None = None

@@ -32,14 +32,14 @@ class ConfigError(ValueError):
 
 
 def load_config(path: Path) -> Config:
-    """A relative `state.folder` is taken from the file's own. Raises ConfigError, also for an unreadable file."""
+    """Relative folders are taken from the file's own. Raises ConfigError, also for an unreadable file."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError([Mistake(str(path), None, (), f"cannot be read: {error.strerror}")]) from error
     except UnicodeDecodeError as error:
         raise ConfigError([Mistake(str(path), None, (), f"is not UTF-8 at byte {error.start}")]) from error
-    return _with_state_in(parse_config(text, str(path)), path.resolve().parent)
+    return _with_paths_in(parse_config(text, str(path)), path.resolve().parent)
 
 
 def parse_config(text: str, name: str) -> Config:
@@ -79,9 +79,11 @@ def load_preset(name: str) -> Config:
     )
 
 
-def _with_state_in(config: Config, folder: Path) -> Config:
+def _with_paths_in(config: Config, folder: Path) -> Config:
+    """With the folders that this gateway writes or reads taken from the file's own."""
     state = msgspec.structs.replace(config.state, folder=str(folder / config.state.folder))
-    return msgspec.structs.replace(config, state=state)
+    classifier = None if config.classifier is None else str(folder / config.classifier)
+    return msgspec.structs.replace(config, state=state, classifier=classifier)
 
 
 def config_schema() -> dict[str, Any]:
@@ -152,6 +154,18 @@ def _bursts(config: Config) -> Iterator[_Fault]:
                 yield (*path, "limits", f"{units}_burst"), f"needs {units}_per_minute beside it"
 
 
+def _policies(config: Config) -> Iterator[_Fault]:
+    wanted = [((*path, "policy"), tenant.policy) for path, tenant in _callers(config)]
+    wanted += [(("shadow_policies", name), policy) for name, policy in config.shadow_policies.items()]
+    free = not any(tier.price.input or tier.price.output for tier in config.tiers)
+    for path, policy in wanted:
+        goals = [goal.kind for goal in policy.goals]
+        if len(goals) > 1:
+            yield (*path, goals[1]), f"is a second goal beside {goals[0]}; a policy has one"
+        elif goals and free:
+            yield (*path, goals[0]), "needs prices: those of all tiers are 0"
+
+
 def _keys(config: Config) -> Iterator[_Fault]:
     yield from _repeated(
         ((*path, "keys", i, "digest"), key.digest)
@@ -185,6 +199,7 @@ _RULES: tuple[Callable[[Config], Iterator[_Fault]], ...] = (
     _models,
     _tenants,
     _bursts,
+    _policies,
     _keys,
     _anonymous,
     _aliases,

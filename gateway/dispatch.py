@@ -4,6 +4,7 @@ Recalling comes before reserving, since the history counts towards the tokens th
 """
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from gateway import cascade
 from gateway.answer import AnswerStream, Epilogue
 from gateway.cascade import Attempt
 from gateway.config import Server
+from gateway.desk import Desk
 from gateway.limits import NOTHING, Amount
 from gateway.metering import Charge, Meter
 from gateway.metrics import Metrics
@@ -22,11 +24,13 @@ from gateway.prices import billionths, most
 from gateway.prompts import Encoded
 from gateway.recall import Memory, Recalled
 from gateway.request import Answer, Card, Decision, Request, Route
-from gateway.routing import TierSignals, fits
+from gateway.routing import Signals, TierSignals, fits
 from gateway.telemetry import Traces
 from gateway.tenants import engine_tag
 from gateway.tiers import Replica, Tier
 from prefixcache.affinity import Affinity
+
+logger = logging.getLogger(__name__)
 
 
 class Dispatcher:
@@ -41,6 +45,7 @@ class Dispatcher:
         meter: Meter,
         memory: Memory,
         assess: Callable[[str], Assessment],
+        desk: Desk,
         affinity: Affinity,
         salts: Mapping[str, bytes],  # by tenant
         metrics: Metrics,
@@ -53,6 +58,7 @@ class Dispatcher:
             aliases=aliases,
             memory=memory,
             assess=assess,
+            desk=desk,
             affinity=affinity,
             salts=salts,
             metrics=metrics,
@@ -88,7 +94,7 @@ class Dispatcher:
         try:
             patience = min(self._server.restart_patience, request.timeout)
             outlook = await self._scout.settled(outlook, patience)
-            route = self._route(request, outlook)
+            route = await self._route(request, outlook)
             recalled = await self._memory.open(request, outlook.recalled)
             attempt = await cascade.run(
                 route,
@@ -102,12 +108,13 @@ class Dispatcher:
         except BaseException:
             await self._meter.settle(charge, NOTHING)
             raise
+        self._scout.answers(request, outlook, attempt.tier.name)
         return self._answer(request, recalled, charge, route, attempt, outlook.encoded, started)
 
     async def decide(self, request: Request) -> Decision:
         """Where `run` would send it now, and why. Nothing is reserved, run or stored. Raises ApiError as `run`."""
         outlook = await self._scout.look(request)
-        route = self._scout.route(request, outlook)
+        route = self._scout.route(request, outlook, await self._scout.assessed(request, outlook))
         return Decision(
             route=route,
             prompt_tokens={tier.name: tier.prompt_tokens for tier in outlook.signals},
@@ -137,9 +144,16 @@ class Dispatcher:
             return request.max_tokens
         return min(self._server.default_max_tokens, tier.context_length - tier.prompt_tokens)
 
-    def _route(self, request: Request, outlook: Outlook) -> Route:
-        route = self._scout.route(request, outlook)
-        self._metrics.route(route.order[0], "classifier" if outlook.named is None else "requested")
+    async def _route(self, request: Request, outlook: Outlook) -> Route:
+        signals = await self._scout.assessed(request, outlook)
+        route = self._scout.route(request, outlook, signals)
+        self._scout.decided(request, signals)
+        tier = route.order[0]
+        self._metrics.route(tier, _decided_by(outlook, signals, tier))
+        for name, other in route.shadows.items():
+            self._metrics.shadow(name, agrees=other == tier)
+            if other != tier:
+                logger.info("shadow policy %s: request %s to %s, not to %s", name, request.id, other, tier)
         return route
 
     def _start(
@@ -236,6 +250,12 @@ def _sampling(request: Request, default_max_tokens: int) -> Sampling:
         prompt_logprobs=request.prompt_logprobs,
         grammar=request.grammar,
     )
+
+
+def _decided_by(outlook: Outlook, signals: Signals, tier: str) -> str:
+    if outlook.named is not None:
+        return "requested"
+    return "pinned" if tier == signals.pinned else "classifier"
 
 
 def _reason(route: Route, attempt: Attempt) -> str:

@@ -92,7 +92,7 @@ class Fleet:
         )
         self._engines.append(config)
         backend = LocalBackend(config, self._tokenizer(folder), context_length(folder, engine), self._event)
-        return Replica(backend, engine.model, BLOCK_SIZE)
+        return Replica(backend, engine.model, BLOCK_SIZE, engine.max_sequences)
 
     def _remote(self, name: str, remote: Remote) -> Replica:
         key = os.environ.get(remote.api_key_env) if remote.api_key_env is not None else None
@@ -111,7 +111,7 @@ class Fleet:
             read_timeout=remote.read_timeout,
             max_in_flight=remote.max_in_flight,
         )
-        return Replica(backend, remote.model)
+        return Replica(backend, remote.model, room=remote.max_in_flight)
 
     def _tokenizer(self, folder: Path) -> Tokenizer:
         if folder not in self._tokenizers:

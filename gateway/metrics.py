@@ -23,7 +23,7 @@ NO_TIER = "none"  # of requests that ended before a tier was chosen
 NO_ERROR = "none"
 ANSWERING = ("chat", "completions", "responses", "messages")
 ENDPOINTS = (*ANSWERING, "count_tokens", "route", "models")
-ROUTE_REASONS = ("classifier", "requested", "failover")
+ROUTE_REASONS = ("classifier", "requested", "pinned", "failover")
 ABORT_REASONS = ("client", "engine", "upstream", "deadline", "drain")
 LIMIT_DECISIONS = (
     ("all", "allow"),
@@ -63,9 +63,11 @@ class Metrics:
         engines: Mapping[str, str],
         tenants: Sequence[str],
         *,
+        shadows: Sequence[str] = (),
         old_names: bool = False,
     ) -> None:
-        """`engines`: by name ("7b/0") the model; `tenants`: names from the configuration, with the anonymous one.
+        """`engines`: by name ("7b/0") the model; `tenants`: names from the configuration, with the anonymous one;
+        `shadows`: names of shadow policies.
 
         `old_names`: show the engines under `gateway.engine_metrics.OLD_NAMES` too.
         """
@@ -77,6 +79,7 @@ class Metrics:
         self._make_request_series()
         self._make_state_series()
         self._start_at_zero(tiers, tenants)
+        _touch(self._shadows, shadows, ["yes", "no"])
 
     def _make_request_series(self) -> None:
         make = self._registry
@@ -87,6 +90,10 @@ class Metrics:
         self._routes = Counter(
             "headrace_route_decisions", "Tiers chosen, and by what.", ("tier", "reason"), registry=make
         )
+        self._shadows = Counter(
+            "headrace_shadow_decisions", "Routes for auto, and whether a shadow policy would take the same tier.",
+            ("policy", "agrees"), registry=make,
+        )  # fmt: skip
         self._aborts = Counter(
             "headrace_stream_aborts",
             "Streams that ended before their answer did.",
@@ -229,6 +236,10 @@ class Metrics:
     def route(self, tier: str, reason: str) -> None:
         """`reason`: one of `ROUTE_REASONS`."""
         self._routes.labels(self._tier(tier), _among(reason, ROUTE_REASONS)).inc()
+
+    def shadow(self, policy: str, *, agrees: bool) -> None:
+        """What a shadow policy of the configuration says of a route that was taken."""
+        self._shadows.labels(policy, "yes" if agrees else "no").inc()
 
     def aborted(self, reason: str) -> None:
         """`reason`: one of `ABORT_REASONS`."""

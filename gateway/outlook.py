@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 
 from backends.prompt import Prompt
 from classifier import Assessment
+from gateway.desk import Desk
 from gateway.errors import ApiError
+from gateway.loops import Loops
 from gateway.metrics import Metrics
 from gateway.prompts import Encoded, encode
 from gateway.recall import Memory, Recalled
 from gateway.request import Request, Route
-from gateway.routing import NoRoute, Policy, Signals, TierSignals, choose, fits
+from gateway.routing import NoRoute, Signals, TierSignals, fits
 from gateway.telemetry import Traces
 from gateway.tiers import Tier
 from gateway.window import within_context
@@ -19,6 +21,7 @@ from prefixcache.affinity import Affinity
 
 AUTO = "auto"
 LOOK_AGAIN = 0.05  # seconds
+SOON = 4000  # characters whose assessment is over before a thread would have started
 PROMPT_FIELDS = {"completions": "prompt", "responses": "input"}  # elsewhere: messages
 
 
@@ -42,6 +45,7 @@ class Scout:
         aliases: Mapping[str, str],
         memory: Memory,
         assess: Callable[[str], Assessment],
+        desk: Desk,
         affinity: Affinity,
         salts: Mapping[str, bytes],  # by tenant
         metrics: Metrics,
@@ -51,6 +55,8 @@ class Scout:
         self._aliases = aliases
         self._memory = memory
         self._assess_text = assess
+        self._desk = desk
+        self._loops = Loops()
         self._affinity = affinity
         self._salts = salts
         self._metrics = metrics
@@ -79,20 +85,34 @@ class Scout:
         signals = tuple(replace(s, available=self._tiers[s.name].available) for s in outlook.signals)
         return replace(outlook, signals=signals)
 
-    def route(self, request: Request, outlook: Outlook) -> Route:
+    async def assessed(self, request: Request, outlook: Outlook) -> Signals:
+        """What a route is decided by. A named tier needs no assessment, and no person spoke in a tool loop."""
+        pinned = None if outlook.named is not None else self._loops.tier(request, outlook.recalled.turns)
+        judges = outlook.named is None and all(pinned != tier.name for tier in outlook.signals)
+        assessment = await self._assess(outlook.encoded.prompt) if judges else None
+        return Signals(tiers=outlook.signals, assessment=assessment, pinned=pinned)
+
+    def route(self, request: Request, outlook: Outlook, signals: Signals) -> Route:
         """Raises ApiError 503 when no tier that the prompt fits answers."""
-        assessment = self._assess(outlook.encoded.prompt) if outlook.named is None else None
-        policy = Policy(
-            tier=outlook.named, quality_floor=request.tenant.quality_floor, max_tokens=request.max_tokens
-        )
         with self._traces.span("headrace.route") as span:
             try:
-                route = choose(Signals(tiers=outlook.signals, assessment=assessment), policy)
+                route = self._desk.decide(request, signals, outlook.named)
             except NoRoute as error:
                 raise _no_tier(error) from error
             span.set_attribute("headrace.route.tier", route.order[0])
             span.set_attribute("headrace.route.reason", route.reason)
+            for name, tier in route.shadows.items():
+                span.set_attribute(f"headrace.route.shadow.{name}", tier)
         return route
+
+    def decided(self, request: Request, signals: Signals) -> None:
+        """A route that will be run: goals are kept over such requests."""
+        self._desk.saw(request, signals)
+
+    def answers(self, request: Request, outlook: Outlook, tier: str) -> None:
+        """The tier that does answer keeps the conversation until a person speaks again."""
+        if outlook.named is None:
+            self._loops.answered(request, outlook.recalled.turns, tier)
 
     async def count(self, request: Request) -> int:
         """Tokens of the prompt on the tier that is named, for auto on the cheapest allowed. Raises as `look`."""
@@ -135,9 +155,13 @@ class Scout:
             encoded.look_up(tiers, self._affinity, self._salts[request.tenant.name])
         return encoded, recalled
 
-    def _assess(self, prompt: Prompt) -> Assessment:
+    async def _assess(self, prompt: Prompt) -> Assessment:
+        text = _last_words(prompt)
         with self._traces.span("headrace.classify") as span:
-            assessment = self._assess_text(_last_words(prompt))
+            if len(text) <= SOON:
+                assessment = self._assess_text(text)
+            else:
+                assessment = await asyncio.to_thread(self._assess_text, text)
             span.set_attribute("headrace.task", assessment.task)
             for tier, good in assessment.good.items():
                 span.set_attribute(f"headrace.good.{tier}", good)
@@ -146,15 +170,20 @@ class Scout:
 
 
 def _signals(encoded: Encoded, tiers: Sequence[Tier]) -> tuple[TierSignals, ...]:
-    return tuple(
-        TierSignals(
-            name=tier.name,
-            available=tier.available,
-            context_length=tier.context_length,
-            prompt_tokens=encoded.tokens(tier),
-            cached_tokens=max(encoded.cached.get(replica.name, 0) for replica in tier.replicas),
-        )
-        for tier in tiers
+    return tuple(_tier_signals(encoded, tier) for tier in tiers)
+
+
+def _tier_signals(encoded: Encoded, tier: Tier) -> TierSignals:
+    """Of the replica that would take the request now; of none that answers, nothing is cached."""
+    replica = tier.pick(encoded.cached)
+    return TierSignals(
+        name=tier.name,
+        available=replica is not None,
+        context_length=tier.context_length,
+        prompt_tokens=encoded.tokens(tier),
+        cached_tokens=0 if replica is None else encoded.cached.get(replica.name, 0),
+        price=tier.price,
+        load=0.0 if replica is None else replica.load,
     )
 
 

@@ -53,7 +53,8 @@ class Route:
 
     order: tuple[str, ...]
     reason: str  # in words, for the header `x-headrace-reason`: printable ASCII, no prompt text
-    assessment: Assessment | None  # None where the client named the tier
+    assessment: Assessment | None  # None where the client named the tier, or a tool loop keeps it
+    shadows: Mapping[str, str] = field(default_factory=dict)  # the tier that each shadow policy would take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

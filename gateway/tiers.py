@@ -11,15 +11,24 @@ LOAD_GATE = 4  # generations by which a replica may be busier than the idlest an
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One backend of a tier. `block_size`: tokens per block of its prefix cache, None where that is unknown."""
+    """One backend of a tier. `block_size`: tokens per block of its prefix cache, None where that is unknown.
+
+    `room`: generations that it runs side by side, None where that is unknown.
+    """
 
     backend: Backend
     model: str
     block_size: int | None = None
+    room: int | None = None
 
     @property
     def name(self) -> str:
         return self.backend.name
+
+    @property
+    def load(self) -> float:
+        """Generations that this gateway has running there, as a share of its room."""
+        return 0.0 if self.room is None else self.backend.in_flight / self.room
 
 
 @dataclass(frozen=True, slots=True)

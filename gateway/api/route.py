@@ -43,7 +43,8 @@ def _decode(data: bytes) -> ChatBody | CompletionBody:
 
 
 def _told(decision: Decision) -> dict[str, Any]:
-    """`task` is null and `good` (P(good) by tier) is empty where the client named the tier: nobody judged then."""
+    """`task` is null and `good` (P(good) by tier) is empty where the client named the tier or a tool
+    loop keeps it: nobody judged then. `shadows` holds the tier that each shadow policy would take."""
     route = decision.route
     assessment = route.assessment
     good = {} if assessment is None else assessment.good
@@ -56,4 +57,5 @@ def _told(decision: Decision) -> dict[str, Any]:
         "good": {tier: good[tier] for tier in decision.prompt_tokens if tier in good},
         "prompt_tokens": decision.prompt_tokens,
         "cached_tokens": decision.cached_tokens,
+        "shadows": route.shadows,
     }

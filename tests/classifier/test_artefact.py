@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from classifier import artefact
-from classifier.artefact import META, SHIPPED, WEIGHTS, ArtefactError
+from classifier.artefact import META, REFERENCE, SHIPPED, WEIGHTS, ArtefactError, Reference
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_packing_gives_the_same_bytes_and_loses_nothing_more_than_once() -> None
         (lambda folder: (folder / META).write_bytes(b'"\xff"'), "meta.json: "),
         (lambda folder: edit(folder, tiers=5), r"meta.json: Expected `array`, got `int` - at `\$.tiers`"),
         (lambda folder: edit(folder, extra=5), "meta.json: Object contains unknown field `extra`"),
-        (lambda folder: edit(folder, format=2), "meta.json: format is version 2, not 1; train again"),
+        (lambda folder: edit(folder, format=1), "meta.json: format is version 1, not 2; train again"),
         (lambda folder: edit(folder, features=0), "meta.json: features is version 0, not 1; train again"),
         (
             lambda folder: (folder / WEIGHTS).write_bytes(b""),
@@ -111,6 +111,38 @@ def test_damage_is_told(copy: Path, break_it: Callable[[Path], object], told: st
     break_it(copy)
     with pytest.raises(ArtefactError, match=told):
         artefact.load(copy)
+
+
+def break_reference(folder: Path, **changes: np.ndarray) -> None:
+    with np.load(SHIPPED / REFERENCE, allow_pickle=False) as shipped:
+        content = {name: shipped[name] for name in shipped.files} | changes
+    file = io.BytesIO()
+    np.savez(file, **content)
+    (folder / REFERENCE).write_bytes(file.getvalue())
+    edit(folder, reference=hashlib.sha256(file.getvalue()).hexdigest())
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"estimates": np.full((3, 2), 0.5)}, r"estimates has the shape \(3, 2\)"),
+        ({"estimates": np.full((3, 3), 1.5)}, "no probabilities"),
+        ({"estimates": np.full((3, 3), np.nan)}, "no probabilities"),
+        ({"questions": np.array(["x"])}, "no list of 64-bit numbers"),
+    ],
+)
+def test_a_damaged_reference_is_told(copy: Path, changes: dict[str, np.ndarray], told: str) -> None:
+    break_reference(copy, **changes)
+    with pytest.raises(ArtefactError, match=f"reference.npz: .*{told}"):
+        artefact.load_reference(copy)
+
+
+def test_the_reference_knows_what_was_fitted_on() -> None:
+    reference = Reference(
+        np.sort(np.array([artefact.mark("a"), artefact.mark("b")], np.uint64)),
+        np.full((1, 3), 0.5, np.float32),
+    )
+    assert [reference.fitted(question) for question in ("a", " b\n", "c", "")] == [True, True, False, False]
 
 
 def test_nothing_in_the_package_unpickles() -> None:

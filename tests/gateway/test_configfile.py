@@ -148,8 +148,8 @@ MISTAKES = [
     ),
     (
         "floor",
-        TIER + "anonymous: {name: a, quality_floor: -0.1}",
-        ["5: anonymous.quality_floor: must be at least 0, not -0.1"],
+        TIER + "anonymous: {name: a, policy: {floor: -0.1}}",
+        ["5: anonymous.policy.floor: must be at least 0, not -0.1"],
     ),
     (
         "address",
@@ -232,6 +232,16 @@ MISTAKES = [
     ),
     ("alias that hides", TIER + "aliases: {7b: auto}", ["5: aliases.7b: hides a model of the same name"]),
     (
+        "two goals",
+        TIER + "tenants: [{name: a, policy: {cost_share: 0.3, small_share: 0.7}}]",
+        ["5: tenants[0].policy.small_share: is a second goal beside cost_share; a policy has one"],
+    ),
+    (
+        "a goal without prices",
+        TIER + "shadow_policies: {half: {floor: 0.1, quality_share: 0.9}}",
+        ["5: shadow_policies.half.quality_share: needs prices: those of all tiers are 0"],
+    ),
+    (
         "alias name",
         TIER + "aliases: {'a b': auto}",
         ['5: aliases["a b"]: its name must be 1 to 128 letters, digits or any of . _ : / @ -'],
@@ -257,7 +267,7 @@ tiers:
   - engines: [{model: ./m, cores: 0}]
 tenants:
   - name: a
-    quality_floor: 2
+    policy: {floor: 2}
     tiers: [9b]
 aliases: {7b: auto}
 """
@@ -266,9 +276,26 @@ aliases: {7b: auto}
         ["6", "tiers[0].engines[0].kv_tokens"],
         ["7", "tiers[1].engines[0].cores"],
         ["7", "tiers[1].name"],
-        ["10", "tenants[0].quality_floor"],
+        ["10", "tenants[0].policy.floor"],
         ["12", "aliases.7b"],
     ]  # nothing of tier 9b: it may be the one whose name is missing
+
+
+def test_a_policy_has_a_floor_unless_it_has_a_goal() -> None:
+    text = (
+        TIER
+        + "    price: {input: 1}\n"
+        + """\
+tenants:
+  - {name: a}
+  - {name: b, policy: {cost_share: 0.3}}
+  - {name: c, policy: {floor: 0.5, answer_worth: 0.002}}
+"""
+    )
+    default, shared, both = (tenant.policy for tenant in parse_config(text, "f").tenants)
+    assert (default.least, default.goals) == (0.7, ())
+    assert (shared.least, shared.goals) == (None, (("cost_share", 0.3),))
+    assert (both.least, both.goals) == (0.5, (("answer_worth", 0.002),))
 
 
 def test_what_follows_from_another_mistake_is_not_told() -> None:
@@ -324,7 +351,7 @@ def test_the_schema_refuses_unknown_keys_and_states_ranges() -> None:
     definitions: dict[str, Any] = config_schema()["$defs"]
     assert all(each["additionalProperties"] is False for each in definitions.values())
     assert definitions["Engine"]["properties"]["kv_tokens"]["multipleOf"] == 16
-    assert definitions["Tenant"]["properties"]["quality_floor"]["maximum"] == 1
+    assert definitions["Policy"]["properties"]["floor"]["anyOf"][0]["maximum"] == 1
 
 
 @given(st.text(max_size=200) | st.text("ab:-[]{}\n \"'&*!|>#?,", max_size=60))

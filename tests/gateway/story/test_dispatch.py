@@ -1,7 +1,8 @@
 """The story of a request over scripted backends and real stores: what is reserved, settled and remembered."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from backends.backend import BackendError, Delta, Rejected, Unavailable
 from backends.prompt import ChatMessage, Prompt
 from classifier import Assessment
-from gateway.config import Budget, Limits, Price, Server, Telemetry, Tenant
+from gateway.config import Budget, Limits, Policy, Price, Server, Telemetry, Tenant
+from gateway.desk import Desk
 from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError
 from gateway.ledger import ABORTED, ANSWERED, Ledger
@@ -73,10 +75,16 @@ class WatchedLimits(MemoryLimits):
 class Gateway:
     """Everything behind `Dispatcher.run`, held in the hand."""
 
-    def __init__(self, folder: Path, tiers: Sequence[Tier], good: tuple[float, float] = (0.9, 0.9)) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        tiers: Sequence[Tier],
+        good: tuple[float, float] = (0.9, 0.9),
+        shadows: Mapping[str, Policy] | None = None,
+    ) -> None:
         names = [tier.name for tier in tiers]
         engines = {replica.name: replica.model for tier in tiers for replica in tier.replicas}
-        self.metrics = Metrics(names, engines, ["acme"])
+        self.metrics = Metrics(names, engines, ["acme"], shadows=list(shadows or {}))
         self.limits, self.fallback = WatchedLimits(), WatchedLimits()
         self.sessions = SqliteSessions(folder / "sessions.sqlite")
         self.affinity = Affinity()
@@ -87,7 +95,8 @@ class Gateway:
             server=Server(default_max_tokens=50),
             meter=Meter(self.limits, self.fallback, self.metrics),
             memory=Memory(self.sessions, self.metrics),
-            assess=self.classifier.assess,
+            assess=lambda text: self.classifier.assess(text),
+            desk=Desk([], {}, shadows or {}),
             affinity=self.affinity,
             salts={"acme": SALT},
             metrics=self.metrics,
@@ -115,6 +124,9 @@ class Gateway:
         answer = await self.run(*said, **changes)
         async with aclosing(answer.deltas):
             return "".join([delta.text async for delta in answer.deltas])
+
+    def scrape(self) -> str:
+        return self.metrics.render().decode()
 
     async def history(self, session: str) -> list[tuple[str, str, bool]]:
         turns = (await self.sessions.get("acme", session)).turns
@@ -412,6 +424,55 @@ async def test_the_replica_that_holds_the_prefix_is_taken(
     assert answer.headers["x-headrace-reason"].endswith("8 of 12 prompt tokens cached")
     await answer.deltas.aclose()
     assert gateway.dispatcher.cards()[0].ready
+
+
+async def test_a_tool_loop_keeps_its_tier_and_is_not_judged_again(
+    tmp_path: Path, backend: Make, tier_of: Make
+) -> None:
+    tiers = [tier_of("7b", backend("7b/0")), tier_of("13b", backend("13b/0"))]
+    gateway = Gateway(tmp_path, tiers, good=(0.1, 0.9))
+    ask, call = ChatMessage("user", "The weather?"), ChatMessage("assistant", "(a call)")
+    assert (await gateway.run(prompt=Prompt(messages=(ask,)))).tier == "13b"
+    gateway.classifier.good = {"7b": 0.9, "13b": 0.9}
+    loop = await gateway.run(prompt=Prompt(messages=(ask, call, ChatMessage("tool", "21 degrees"))))
+    assert (loop.tier, loop.headers["x-headrace-reason"].split(",")[0]) == ("13b", "13b: keeps its tool loop")
+    assert gateway.classifier.asked == ["The weather?"]
+    assert 'headrace_route_decisions_total{reason="pinned",tier="13b"} 1.0' in gateway.scrape()
+    spoken = await gateway.run(
+        prompt=Prompt(messages=(ask, call, ChatMessage("tool", "21 degrees"), ChatMessage("user", "Thanks")))
+    )
+    assert spoken.tier == "7b"
+
+
+async def test_shadow_policies_are_counted_and_logged(
+    tmp_path: Path, backend: Make, tier_of: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    tiers = [tier_of("7b", backend("7b/0")), tier_of("13b", backend("13b/0"))]
+    gateway = Gateway(tmp_path, tiers, good=(0.6, 0.9), shadows={"frugal": Policy(floor=0.5)})
+    with caplog.at_level("INFO", logger="gateway.dispatch"):
+        assert (await gateway.run("Hi")).tier == "13b"
+        gateway.classifier.good = {"7b": 0.9, "13b": 0.9}
+        assert (await gateway.run("Hi")).tier == "7b"
+    assert 'headrace_shadow_decisions_total{agrees="no",policy="frugal"} 1.0' in gateway.scrape()
+    assert 'headrace_shadow_decisions_total{agrees="yes",policy="frugal"} 1.0' in gateway.scrape()
+    assert caplog.messages == ["shadow policy frugal: request req_1 to 7b, not to 13b"]
+
+
+async def test_a_long_prompt_is_judged_beside_the_event_loop(
+    tmp_path: Path, backend: Make, tier_of: Make
+) -> None:
+    gateway = Gateway(tmp_path, [tier_of("7b", backend("7b/0", context_length=9000))])
+    threads: list[int] = []
+    judge = gateway.classifier.assess
+
+    def assess(text: str) -> Assessment:
+        threads.append(threading.get_ident())
+        return judge(text)
+
+    gateway.classifier.assess = assess  # type: ignore[method-assign]
+    await gateway.say("Hi")
+    await gateway.say("x" * 5000, limits=Limits())
+    assert threads[0] == threading.get_ident() != threads[1]
 
 
 async def test_a_session_grows(gateway: Gateway) -> None:

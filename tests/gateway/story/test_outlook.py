@@ -1,14 +1,17 @@
 """A decision without an answer: the same as a run would make, and nothing is left of it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from backends.prompt import ChatMessage, Prompt
 from classifier import Assessment
 from gateway.config import Limits, Server, Telemetry, Tenant
+from gateway.desk import Desk
 from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError
 from gateway.limits_memory import MemoryLimits
@@ -34,6 +37,7 @@ class Rig:
         self.metrics = Metrics(["7b", "13b"], {"7b/0": "small", "13b/0": "large"}, ["acme"])
         self.sessions = SqliteSessions(folder / "sessions.sqlite")
         self.affinity = Affinity()
+        self.desk = Desk([], {}, {})
         self.dispatcher = Dispatcher(
             tiers=tiers,
             aliases={"small": "7b"},
@@ -41,6 +45,7 @@ class Rig:
             meter=Meter(MemoryLimits(), MemoryLimits(), self.metrics),
             memory=Memory(self.sessions, self.metrics),
             assess=lambda text: Assessment(task="code", good={"7b": 0.2, "13b": 0.9}, seconds=0.001),
+            desk=self.desk,
             affinity=self.affinity,
             salts={"acme": SALT},
             metrics=self.metrics,
@@ -93,6 +98,19 @@ async def test_a_named_tier_needs_no_assessment(rig: Rig) -> None:
     decision = await rig.dispatcher.decide(rig.request("Hi", model="small"))
     assert (decision.route.order, decision.route.assessment) == (("7b",), None)
     assert decision.prompt_tokens == {"7b": 2}
+
+
+async def test_a_decision_does_not_move_the_balance_of_a_goal(rig: Rig) -> None:
+    request = rig.request("Hi")
+    with patch.object(rig.desk, "saw") as saw:
+        await rig.dispatcher.decide(request)
+        assert saw.call_count == 0
+        await (await rig.dispatcher.run(request_without_limits(request))).deltas.aclose()
+        assert saw.call_count == 1
+
+
+def request_without_limits(request: Request) -> Request:
+    return replace(request, tenant=Tenant(name="acme"))
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,12 @@ tiers:
     engines: [{{model: {model}, dtype: float32, kv_tokens: 4096, token_budget: 128}}]
   - name: 70b
     engines: [{{model: {model}, dtype: float32, kv_tokens: 4096}}]
-anonymous: {{name: anonymous, quality_floor: 0.0}}
+anonymous: {{name: anonymous, policy: {{floor: 0.0}}}}
 tenants:
   - name: metered
     keys: [{{prefix: {prefix}, digest: {digest}}}]
     limits: {{requests_per_minute: 2, tokens_per_minute: 100000, parallel: 4}}
-    quality_floor: 0.0
+    policy: {{floor: 0.0}}
 """
 
 
