@@ -43,8 +43,13 @@ def create_app(config: Config, drain: Drain) -> Starlette:
         old_names=config.telemetry.vllm_old_names,
     )
     traces = Traces(config.telemetry)
-    limits, sessions = open_limits(config.state), open_sessions(config.state)
-    documents = open_documents(config.state)
+    own = {tenant.name: tenant.session_ttl for tenant in everybody}
+
+    def retention(tenant: str) -> float:
+        return own.get(tenant) or config.state.session_ttl
+
+    limits = open_limits(config.state)
+    sessions, documents = open_sessions(config.state, retention), open_documents(config.state, retention)
     classifier = Classifier.load(Path(config.classifier) if config.classifier is not None else None)
     desk = Desk(config.tiers, classifier.usual, config.shadow_policies)
     desk.check(everybody)

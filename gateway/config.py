@@ -3,6 +3,7 @@
 Every field is honoured; an unknown one is refused with its line and the nearest name.
 """
 
+from datetime import datetime
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
@@ -43,6 +44,7 @@ Variable = Annotated[
     ),
 ]
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$", description="64 lower-case hexadecimal digits")]
+Moment = Annotated[datetime, Meta(tz=True)]
 Device = Annotated[str, Meta(pattern=r"^(cpu|cuda(:[0-9]+)?)$", description="cpu, cuda or cuda:N")]
 
 DEFAULT_FLOOR = 0.7
@@ -140,10 +142,14 @@ class Limits(_Section, frozen=True):
 
 
 class Key(_Section, frozen=True):
-    """A key's digest, as `headrace keys new` prints it; the key itself is nowhere stored."""
+    """A key's digest, as `headrace keys new` prints it; the key itself is nowhere stored.
+
+    A tenant may have several at once: to change one without downtime, add the new key, then end the old one.
+    """
 
     prefix: Text  # the key's first characters, for look-up
     digest: Digest  # hex HMAC-SHA-256 under the server secret
+    not_after: Moment | None = None  # when it opens nothing any more
 
 
 class Goal(NamedTuple):
@@ -191,6 +197,9 @@ class Tenant(_Section, frozen=True):
     limits: Limits = Limits()
     tiers: Annotated[tuple[Name, ...], Meta(min_length=1)] | None = None  # allowed tiers; None: all
     policy: Policy = Policy()
+    # most money that one request may cost at worst; tiers where it could cost more are left out
+    max_request_price: Annotated[float, Meta(gt=0)] | None = None
+    session_ttl: Seconds | None = None  # seconds after the last turn; None: as state.session_ttl
     # what its requests are: somebody waits for interactive ones, batch ones come after all of those
     traffic: Literal["interactive", "batch"] = "interactive"
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = (

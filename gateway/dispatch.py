@@ -8,6 +8,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import replace
 
 from backends.backend import Delta, Generation, Sampling
 from classifier import Assessment
@@ -16,11 +17,12 @@ from gateway.answer import AnswerStream, Epilogue
 from gateway.cascade import Attempt
 from gateway.config import Server
 from gateway.desk import Desk
+from gateway.errors import too_expensive
 from gateway.limits import NOTHING, Amount
 from gateway.metering import Charge, Meter
 from gateway.metrics import Metrics
 from gateway.outlook import Outlook, Scout
-from gateway.prices import billionths, most
+from gateway.prices import NANO, billionths, most
 from gateway.prompts import Encoded
 from gateway.recall import Memory, Recalled
 from gateway.request import Answer, Card, Decision, Request, Route
@@ -87,7 +89,7 @@ class Dispatcher:
         """Returns once the answer has begun. Raises ApiError, and BackendError when every attempt failed."""
         started = time.monotonic()
         deadline = asyncio.get_running_loop().time() + request.timeout
-        outlook = await self._scout.look(request)
+        outlook = self._affordable(request, await self._scout.look(request))
         reserved = self._worst(request, outlook.signals)
         with self._traces.span("headrace.reserve", tokens=reserved.tokens):
             charge = await self._meter.reserve(request.tenant, request.id, reserved)
@@ -113,7 +115,7 @@ class Dispatcher:
 
     async def decide(self, request: Request) -> Decision:
         """Where `run` would send it now, and why. Nothing is reserved, run or stored. Raises ApiError as `run`."""
-        outlook = await self._scout.look(request)
+        outlook = self._affordable(request, await self._scout.look(request))
         route = self._scout.route(request, outlook, await self._scout.assessed(request, outlook))
         return Decision(
             route=route,
@@ -125,10 +127,23 @@ class Dispatcher:
         """Tokens of the prompt on the tier that the model means, for auto on the cheapest allowed. Raises ApiError."""
         return await self._scout.count(request)
 
+    def _affordable(self, request: Request, outlook: Outlook) -> Outlook:
+        """Without the tiers where the request could cost more than its tenant allows. Raises ApiError 400."""
+        limit = request.tenant.max_request_price
+        if limit is None:
+            return outlook
+        worst = {
+            t.name: self._worst(request, [t]).money for t in outlook.signals if fits(t, request.max_tokens)
+        }
+        if min(worst.values()) > billionths(limit):
+            raise too_expensive(min(worst.values()) / NANO, limit)
+        affordable = [t for t in outlook.signals if worst.get(t.name, 0) <= billionths(limit)]
+        return replace(outlook, signals=tuple(affordable))
+
     def _worst(self, request: Request, signals: Sequence[TierSignals]) -> Amount:
         """What the request takes at most, on any tier that it fits, however many attempts its chain has."""
         worst = [
-            (tier.prompt_tokens, request.n * self._max_tokens(request, tier), self._tiers[tier.name].price)
+            (tier.prompt_tokens, request.n * self._max_tokens(request, tier), tier.price)
             for tier in signals
             if fits(tier, request.max_tokens)
         ]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from backends.backend import BackendError, DeadlineExceeded, Overloaded, Rejected
+from gateway.prices import written
 
 SERVER_ERROR = "server_error"
 OVERLOADED = 529  # Anthropic's status for what is 503 elsewhere
@@ -66,6 +67,17 @@ def as_api_error(error: Exception) -> ApiError:
 def draining() -> ApiError:
     """Refuses a request, or ends one, because this gateway is being stopped; another one may take it."""
     return _server_error(503, "The server is shutting down.", "draining", {"retry-after": "1"})
+
+
+def too_expensive(price: float, limit: float) -> ApiError:
+    """`price`: what the request could cost at most on the cheapest tier that may take it; the same of a tenant."""
+    return ApiError(
+        400,
+        f"max_tokens: the request could cost {written(price)}; one request of this tenant may cost {written(limit)}. "
+        "Ask for fewer tokens or shorten the prompt.",
+        code="request_too_expensive",
+        param="max_tokens",
+    )
 
 
 def openai_error(error: ApiError) -> dict[str, Any]:

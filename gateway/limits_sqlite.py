@@ -15,8 +15,6 @@ from gateway.limits import Amount, LimitExceeded, LimitStoreUnavailable, Reserva
 from sessions.database import Database
 
 SCHEMA = """
-DROP TABLE IF EXISTS account;
-DROP TABLE IF EXISTS lease;
 CREATE TABLE account (
     tenant TEXT PRIMARY KEY,
     requests INTEGER NOT NULL,
@@ -54,7 +52,8 @@ class SqliteLimits:
             version=2,
             synchronous="NORMAL",
             unavailable=LimitStoreUnavailable,
-            replaces=1,  # a minute's counts
+            # the first version held a minute's counts
+            upgrades={1: f"DROP TABLE account; DROP TABLE lease; {SCHEMA}"},
         )
         self._clock = clock
         self._calendar = calendar

@@ -13,6 +13,7 @@ from sessions.documents import DocumentStore
 from sessions.documents_redis import RedisDocuments
 from sessions.documents_sqlite import SqliteDocuments
 from sessions.redis import RedisSessions
+from sessions.retention import Retention
 from sessions.sqlite import SqliteSessions
 
 LIMITS_TIMEOUT = 0.05  # seconds; every request waits for its reservation
@@ -26,15 +27,15 @@ def open_limits(state: State) -> LimitStore:
     return GuardedLimits(SqliteLimits(Path(state.folder) / "limits.sqlite"))
 
 
-def open_sessions(state: State) -> SessionStore:
+def open_sessions(state: State, retention: Retention) -> SessionStore:
     """As `open_limits`."""
     if state.redis is not None:
-        return RedisSessions(connect(state.redis, SESSIONS_TIMEOUT), state.session_ttl)
-    return SqliteSessions(Path(state.folder) / "sessions.sqlite", state.session_ttl)
+        return RedisSessions(connect(state.redis, SESSIONS_TIMEOUT), retention)
+    return SqliteSessions(Path(state.folder) / "sessions.sqlite", retention)
 
 
-def open_documents(state: State) -> DocumentStore:
+def open_documents(state: State, retention: Retention) -> DocumentStore:
     """As `open_limits`."""
     if state.redis is not None:
-        return RedisDocuments(connect(state.redis, SESSIONS_TIMEOUT), state.session_ttl)
-    return SqliteDocuments(Path(state.folder) / "responses.sqlite", state.session_ttl)
+        return RedisDocuments(connect(state.redis, SESSIONS_TIMEOUT), retention)
+    return SqliteDocuments(Path(state.folder) / "responses.sqlite", retention)

@@ -9,6 +9,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from math import isfinite
 from typing import Any, Final, TypeVar
 
@@ -271,6 +272,14 @@ def _text(node: yaml.ScalarNode) -> str:
     return str(node.value)
 
 
+def _moment(node: yaml.ScalarNode) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(node.value)
+    except ValueError:
+        return None
+    return None if moment.tzinfo is None else moment
+
+
 def _check_text(value: str, kind: Any, words: str) -> None:
     if len(value) < (kind.min_length or 0):
         raise _Wrong("must not be empty")
@@ -297,8 +306,8 @@ def _check_choice(value: str, kind: Any, words: str) -> None:
         raise _Wrong(f"must be one of {', '.join(kind.values)}")
 
 
-def _check_nothing(value: bool, kind: Any, words: str) -> None:
-    """True and false are both fine."""
+def _check_nothing(value: object, kind: Any, words: str) -> None:
+    """All that can be converted is fine."""
 
 
 # expected in words, how to convert (None: it is not that), what to check then
@@ -307,5 +316,6 @@ _SCALARS: dict[type[inspect.Type], tuple[str, Callable[[Any], Any], Callable[[An
     inspect.IntType: ("an integer", _integer, _check_number),
     inspect.FloatType: ("a number", _number, _check_number),
     inspect.BoolType: ("true or false", _truth, _check_nothing),
+    inspect.DateTimeType: ("a time like 2030-01-31T12:00:00Z", _moment, _check_nothing),
     inspect.LiteralType: ("text", _text, _check_choice),
 }

@@ -5,10 +5,14 @@ caller is looked up by that digest, which nobody can compute without the secret,
 """
 
 import hmac
+import math
 import os
 import secrets
 import tempfile
+import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.config import Config, Key, Tenant
@@ -56,30 +60,47 @@ def engine_tag(salt: bytes, session: str = "") -> str:
     return _mac(salt, _framed("engine-tag", session)).hex()[:TAG]
 
 
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One key. `end`: POSIX seconds from which it opens nothing."""
+
+    digest: bytes
+    tenant: Tenant
+    end: float
+
+
+_NOBODY = _Entry(b"", Tenant(name="nobody"), 0.0)
+
+
+def _end(key: Key) -> float:
+    return math.inf if key.not_after is None else key.not_after.timestamp()
+
+
 class Tenants:
     """The tenants of a configuration, by key."""
 
-    def __init__(self, config: Config, secret: bytes) -> None:
-        """Raises ValueError when two tenants share a key."""
+    def __init__(self, config: Config, secret: bytes, clock: Callable[[], float] = time.time) -> None:
+        """`clock`: POSIX seconds. Raises ValueError when two tenants share a key."""
         self._secret = secret
+        self._clock = clock
         self._anonymous = config.anonymous
-        self._by_digest: dict[bytes, tuple[bytes, Tenant]] = {}
+        self._by_digest: dict[bytes, _Entry] = {}
         for tenant in config.tenants:
             for key in tenant.keys:
-                digest = bytes.fromhex(key.digest)
-                _, other = self._by_digest.setdefault(digest, (digest, tenant))
+                entry = _Entry(bytes.fromhex(key.digest), tenant, _end(key))
+                other = self._by_digest.setdefault(entry.digest, entry).tenant
                 if other.name != tenant.name:
                     raise ValueError(f"tenants: {other.name} and {tenant.name} share the key {key.prefix}...")
 
     def find(self, key: str | None) -> Tenant:
         """The tenant of this key, else the anonymous one where the configuration has it.
 
-        Raises ApiError 401, the same for a missing and for an unknown key.
+        Raises ApiError 401, the same for a missing, an unknown, and an expired key.
         """
         digest = _digest(self._secret, key or "")
-        stored, tenant = self._by_digest.get(digest, (b"", self._anonymous))
-        if not hmac.compare_digest(stored, digest):
-            tenant = self._anonymous
+        found = self._by_digest.get(digest, _NOBODY)
+        known = hmac.compare_digest(found.digest, digest) and self._clock() < found.end
+        tenant = found.tenant if known else self._anonymous
         if tenant is None:
             raise ApiError(
                 401,

@@ -4,7 +4,7 @@ import asyncio
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -31,11 +31,11 @@ class Database:
         version: int,
         synchronous: Literal["OFF", "NORMAL"],
         unavailable: type[Exception],
-        replaces: int = 0,
+        upgrades: Mapping[int, str] | None = None,
     ) -> None:
-        """`schema`: statements that make the tables of this `version`; other versions of the file are refused.
+        """`schema`: statements that make the tables of this `version`.
 
-        Except those up to `replaces`, which hold nothing of worth: `schema` drops their tables.
+        `upgrades`: by an older version, statements that make the next one of it; other versions are refused.
         `unavailable`: what is raised where SQLite or the file system fails.
         """
         self._path = path
@@ -43,7 +43,7 @@ class Database:
         self._version = version
         self._synchronous = synchronous
         self._unavailable = unavailable
-        self._replaces = replaces
+        self._upgrades = upgrades or {}
         self._connection: sqlite3.Connection | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sqlite-{path.name}")
 
@@ -102,12 +102,13 @@ class Database:
         connection.execute(f"PRAGMA synchronous={self._synchronous}")
         connection.execute("BEGIN IMMEDIATE")
         (found,) = connection.execute("PRAGMA user_version").fetchone()
-        if found != self._version and found > self._replaces:
-            raise sqlite3.DatabaseError(f"{self._path.name} has version {found}, not {self._version}")
-        if found != self._version:
-            for statement in self._schema.split(";"):
+        while found != self._version:
+            if found and found not in self._upgrades:
+                raise sqlite3.DatabaseError(f"{self._path.name} has version {found}, not {self._version}")
+            statements, found = (self._upgrades[found], found + 1) if found else (self._schema, self._version)
+            for statement in statements.split(";"):
                 connection.execute(statement)
-            connection.execute(f"PRAGMA user_version={self._version}")
+            connection.execute(f"PRAGMA user_version={found}")
         connection.execute("COMMIT")
 
     def _disconnect(self) -> None:

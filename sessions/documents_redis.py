@@ -5,19 +5,20 @@ from typing import cast
 from redis.asyncio import Redis
 
 from sessions.redis import asking
+from sessions.retention import Retention, milliseconds
 
 
 class RedisDocuments:
     """A `DocumentStore`."""
 
-    def __init__(self, client: Redis, ttl: float) -> None:
-        """`client` is closed with the store; `ttl`: seconds after the last `put`."""
+    def __init__(self, client: Redis, retention: Retention) -> None:
+        """`client` is closed with the store; `retention`: from the last `put`."""
         self._client = client
-        self._life = max(1, round(ttl * 1000))
+        self._retention = retention
 
     async def put(self, tenant: str, document_id: str, data: bytes) -> None:
         with asking():
-            await self._client.set(_key(tenant, document_id), data, px=self._life)
+            await self._client.set(_key(tenant, document_id), data, px=milliseconds(self._retention, tenant))
 
     async def get(self, tenant: str, document_id: str) -> bytes | None:
         with asking():

@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 
 from sessions import Session, SessionConflict, SessionNotFound, SessionStoreUnavailable, Turn, new_session_id
 from sessions.record import decode, encode
+from sessions.retention import Retention, milliseconds
 
 APPEND = files("sessions").joinpath("append.lua").read_text(encoding="utf-8")
 
@@ -17,10 +18,10 @@ APPEND = files("sessions").joinpath("append.lua").read_text(encoding="utf-8")
 class RedisSessions:
     """A `SessionStore`. A tenant's keys share one hash tag, so that a cluster holds them on one node."""
 
-    def __init__(self, client: Redis, ttl: float) -> None:
-        """`client` is closed with the store; `ttl`: seconds after the last append."""
+    def __init__(self, client: Redis, retention: Retention) -> None:
+        """`client` is closed with the store; `retention`: from the last append."""
         self._client = client
-        self._life = max(1, round(ttl * 1000))
+        self._retention = retention
         # Loads itself again after the server has lost it.
         self._script = client.register_script(APPEND)
 
@@ -45,7 +46,7 @@ class RedisSessions:
                 both.time()
                 both.zrange(_index_key(tenant), 0, -1, desc=True, withscores=True)
                 (seconds, microseconds), used = await both.execute()
-        expired = seconds * 1000 + microseconds / 1000 - self._life
+        expired = seconds * 1000 + microseconds / 1000 - milliseconds(self._retention, tenant)
         return tuple(session_id.decode() for session_id, at in used if at > expired)
 
     async def delete(self, tenant: str, session_id: str) -> None:
@@ -66,7 +67,7 @@ class RedisSessions:
             expected,
             encode(tenant, session_id, turns),
             session_id,
-            self._life,
+            milliseconds(self._retention, tenant),
         ]
         with asking():
             outcome, *records = await self._script(keys=keys, args=arguments)

@@ -8,8 +8,8 @@ from pathlib import Path
 from sessions import Session, SessionConflict, SessionNotFound, SessionStoreUnavailable, Turn, new_session_id
 from sessions.database import Database
 from sessions.record import decode, encode
+from sessions.retention import Retention
 
-DAY = 24 * 3600.0
 PURGED_AT_ONCE = 100
 
 SCHEMA = """
@@ -18,9 +18,10 @@ CREATE TABLE session (
     id TEXT NOT NULL,
     version INTEGER NOT NULL,
     used REAL NOT NULL,
+    expires REAL NOT NULL,
     PRIMARY KEY (tenant, id)
 ) WITHOUT ROWID;
-CREATE INDEX session_used ON session (used);
+CREATE INDEX session_expires ON session (expires);
 CREATE TABLE record (
     tenant TEXT NOT NULL,
     session TEXT NOT NULL,
@@ -30,16 +31,29 @@ CREATE TABLE record (
 )
 """
 
+# The first version had one retention for all, by default of 30 days.
+TO_VERSION_2 = """
+ALTER TABLE session ADD COLUMN expires REAL NOT NULL DEFAULT 0;
+UPDATE session SET expires = used + 2592000;
+DROP INDEX session_used;
+CREATE INDEX session_expires ON session (expires)
+"""
+
 
 class SqliteSessions:
     """A `SessionStore`."""
 
-    def __init__(self, path: Path, ttl: float = 30 * DAY, clock: Callable[[], float] = time.time) -> None:
-        """`ttl`: seconds after the last append. `clock`: seconds, going on over restarts."""
+    def __init__(self, path: Path, retention: Retention, clock: Callable[[], float] = time.time) -> None:
+        """`retention`: from the last append. `clock`: seconds, going on over restarts."""
         self._database = Database(
-            path, SCHEMA, version=1, synchronous="NORMAL", unavailable=SessionStoreUnavailable
+            path,
+            SCHEMA,
+            version=2,
+            synchronous="NORMAL",
+            unavailable=SessionStoreUnavailable,
+            upgrades={1: TO_VERSION_2},
         )
-        self._ttl = ttl
+        self._retention = retention
         self._clock = clock
 
     async def create(self, tenant: str) -> Session:
@@ -47,8 +61,11 @@ class SqliteSessions:
 
         def insert(connection: sqlite3.Connection) -> None:
             now = self._clock()
-            _purge(connection, now - self._ttl)
-            connection.execute("INSERT INTO session VALUES (?, ?, 0, ?)", (tenant, session.id, now))
+            _purge(connection, now)
+            connection.execute(
+                "INSERT INTO session VALUES (?, ?, 0, ?, ?)",
+                (tenant, session.id, now, now + self._retention(tenant)),
+            )
             _add_record(connection, tenant, session, ())
 
         await self._database.write(insert)
@@ -66,9 +83,10 @@ class SqliteSessions:
             version = self._version(connection, tenant, session_id)
             if version != expected:
                 raise SessionConflict(f"session {session_id} has version {version}, not {expected}")
+            now = self._clock()
             connection.execute(
-                "UPDATE session SET version = ?, used = ? WHERE tenant = ? AND id = ?",
-                (version + 1, self._clock(), tenant, session_id),
+                "UPDATE session SET version = ?, used = ?, expires = ? WHERE tenant = ? AND id = ?",
+                (version + 1, now, now + self._retention(tenant), tenant, session_id),
             )
             _add_record(connection, tenant, Session(id=session_id, version=version + 1), turns)
             return _records(connection, tenant, session_id)
@@ -78,8 +96,8 @@ class SqliteSessions:
     async def list(self, tenant: str) -> tuple[str, ...]:
         def select(connection: sqlite3.Connection) -> tuple[str, ...]:
             rows = connection.execute(
-                "SELECT id FROM session WHERE tenant = ? AND used > ? ORDER BY used DESC",
-                (tenant, self._clock() - self._ttl),
+                "SELECT id FROM session WHERE tenant = ? AND expires > ? ORDER BY used DESC",
+                (tenant, self._clock()),
             )
             return tuple(row[0] for row in rows)
 
@@ -97,8 +115,8 @@ class SqliteSessions:
 
     def _version(self, connection: sqlite3.Connection, tenant: str, session_id: str) -> int:
         row = connection.execute(
-            "SELECT version FROM session WHERE tenant = ? AND id = ? AND used > ?",
-            (tenant, session_id, self._clock() - self._ttl),
+            "SELECT version FROM session WHERE tenant = ? AND id = ? AND expires > ?",
+            (tenant, session_id, self._clock()),
         ).fetchone()
         if row is None:
             raise SessionNotFound(session_id)
@@ -122,10 +140,10 @@ def _add_record(
     )
 
 
-def _purge(connection: sqlite3.Connection, before: float) -> None:
-    """Sessions that nobody used since, a few at a time, so that no caller waits for all of them."""
+def _purge(connection: sqlite3.Connection, now: float) -> None:
+    """Sessions whose time is over, a few at a time, so that no caller waits for all of them."""
     expired = connection.execute(
-        "SELECT tenant, id FROM session WHERE used <= ? LIMIT ?", (before, PURGED_AT_ONCE)
+        "SELECT tenant, id FROM session WHERE expires <= ? LIMIT ?", (now, PURGED_AT_ONCE)
     ).fetchall()
     for tenant, session_id in expired:
         _remove(connection, tenant, session_id)

@@ -19,6 +19,7 @@ from gateway.limits_sqlite import SqliteLimits
 from sessions import SessionStore
 from sessions.connection import connect
 from sessions.redis import RedisSessions
+from sessions.retention import always
 from sessions.sqlite import SqliteSessions
 
 PATIENT = 10.0  # seconds for an answer, since a busy machine is no fault of the store
@@ -148,9 +149,9 @@ OpenSessions = Callable[..., SessionStore]
 def open_sessions(request: pytest.FixtureRequest, tmp_path: Path) -> OpenSessions:
     """`open_sessions(ttl=seconds)`; all that one test opens hold the same sessions."""
     if request.param == "sqlite":
-        return lambda ttl=60.0: SqliteSessions(tmp_path / "sessions.sqlite", ttl)
+        return lambda ttl=60.0: SqliteSessions(tmp_path / "sessions.sqlite", always(ttl))
     server: RedisServer = request.getfixturevalue("redis")
-    return lambda ttl=60.0: RedisSessions(connect(server.url, PATIENT), ttl)
+    return lambda ttl=60.0: RedisSessions(connect(server.url, PATIENT), always(ttl))
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from sessions.connection import connect
 from sessions.documents import DocumentStore
 from sessions.documents_redis import RedisDocuments
 from sessions.documents_sqlite import SqliteDocuments
+from sessions.retention import always
 
 Open = Callable[..., DocumentStore]
 
@@ -20,9 +21,9 @@ Open = Callable[..., DocumentStore]
 def open_documents(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     """`open_documents(ttl=seconds)`; all that one test opens hold the same documents."""
     if request.param == "sqlite":
-        return lambda ttl=60.0: SqliteDocuments(tmp_path / "responses.sqlite", ttl)
+        return lambda ttl=60.0: SqliteDocuments(tmp_path / "responses.sqlite", always(ttl))
     server: Any = request.getfixturevalue("redis")
-    return lambda ttl=60.0: RedisDocuments(connect(server.url, 10.0), ttl)
+    return lambda ttl=60.0: RedisDocuments(connect(server.url, 10.0), always(ttl))
 
 
 @pytest.fixture
@@ -84,8 +85,8 @@ async def test_a_store_that_is_down_says_so(tmp_path: Path, mortal_redis: Any) -
     (tmp_path / "file").write_text("not a folder")
     mortal_redis.kill()
     for documents in (
-        SqliteDocuments(tmp_path / "file" / "responses.sqlite", 60.0),
-        RedisDocuments(connect(mortal_redis.url, 0.5), 60.0),
+        SqliteDocuments(tmp_path / "file" / "responses.sqlite", always(60.0)),
+        RedisDocuments(connect(mortal_redis.url, 0.5), always(60.0)),
     ):
         for attempt in (
             documents.put("acme", "resp_1", b""),

@@ -18,6 +18,7 @@ from gateway.state import LIMITS_TIMEOUT, SESSIONS_TIMEOUT, open_limits, open_se
 from sessions import SessionNotFound, SessionStoreUnavailable, Turn
 from sessions.connection import CONNECTIONS, connect
 from sessions.redis import RedisSessions
+from sessions.retention import always
 
 if TYPE_CHECKING:
     from tests.conformance.conftest import RedisServer
@@ -92,7 +93,7 @@ async def test_a_killed_redis_is_reported_and_found_again_after_its_restart(
 ) -> None:
     limits, sessions = (
         open_limits(State(redis=mortal_redis.url)),
-        open_sessions(State(redis=mortal_redis.url)),
+        open_sessions(State(redis=mortal_redis.url), always(60.0)),
     )
     await soon(reserving(limits, GENEROUS), LimitStoreUnavailable)
     mortal_redis.kill()
@@ -109,7 +110,7 @@ async def test_a_killed_redis_is_reported_and_found_again_after_its_restart(
 
 
 async def test_a_frozen_redis_never_looks_like_an_empty_history(mortal_redis: "RedisServer") -> None:
-    sessions = open_sessions(State(redis=mortal_redis.url))
+    sessions = open_sessions(State(redis=mortal_redis.url), always(60.0))
     session = await sessions.create("acme")
     mortal_redis.freeze()
     started = time.monotonic()
@@ -128,7 +129,7 @@ async def test_a_frozen_redis_never_looks_like_an_empty_history(mortal_redis: "R
 
 async def test_scripts_that_the_server_lost_are_loaded_again_under_load(redis: "RedisServer") -> None:
     limits = GuardedLimits(RedisLimits(connect(redis.url, PATIENT)))
-    sessions = RedisSessions(connect(redis.url, PATIENT), 60.0)
+    sessions = RedisSessions(connect(redis.url, PATIENT), always(60.0))
     for _ in range(10):
         reservations = asyncio.gather(*(reserving(limits, GENEROUS)() for _ in range(20)))
         creations = asyncio.gather(*(sessions.create("acme") for _ in range(20)))
@@ -147,7 +148,7 @@ async def test_more_callers_than_connections_wait_their_turn(redis: "RedisServer
 
 async def test_no_caller_gets_what_another_one_asked_for_and_left(redis: "RedisServer") -> None:
     """A cancelled command once left its answer on the connection for whoever came next, in more than one service."""
-    sessions = RedisSessions(connect(redis.url, PATIENT), 60.0)
+    sessions = RedisSessions(connect(redis.url, PATIENT), always(60.0))
     words: dict[tuple[str, str], str] = {}
     for number in range(20):
         tenant = f"tenant-{number}"
@@ -173,7 +174,7 @@ async def test_no_caller_gets_what_another_one_asked_for_and_left(redis: "RedisS
 
 async def test_a_record_of_another_tenant_is_refused_wherever_it_lies(redis: "RedisServer") -> None:
     client = connect(redis.url, PATIENT)
-    sessions = RedisSessions(client, 60.0)
+    sessions = RedisSessions(client, always(60.0))
     mine, theirs = await sessions.create("acme"), await sessions.create("umbrella")
     await client.rename(f"headrace:{{umbrella}}:session:{theirs.id}", f"headrace:{{acme}}:session:{mine.id}")
     with pytest.raises(SessionStoreUnavailable, match="of another session"):
@@ -228,7 +229,7 @@ async def test_the_servers_own_clock_lets_tokens_come_back(redis: "RedisServer")
 
 async def test_nothing_stays_in_redis_for_ever(redis: "RedisServer") -> None:
     client = connect(redis.url, PATIENT)
-    limits, sessions = RedisLimits(client), RedisSessions(client, 60.0)
+    limits, sessions = RedisLimits(client), RedisSessions(client, always(60.0))
     allowed = Limits(tokens_per_minute=10)
     reservation = await limits.reserve("acme", allowed, "a", Amount(tokens=10))
     await limits.reserve("umbrella", allowed, "b", Amount(tokens=10))

@@ -13,6 +13,7 @@ from gateway.errors import ApiError
 from gateway.metrics import Metrics
 from sessions import Turn
 from sessions.documents_sqlite import SqliteDocuments
+from sessions.retention import always
 from sessions.sqlite import SqliteSessions
 
 HELLO = (Turn("user", "Hello"), Turn("assistant", "Hi", tier="7b"))
@@ -22,8 +23,8 @@ class Rig:
     """An archive and the stores behind it."""
 
     def __init__(self, folder: Path, ttl: float = 60.0) -> None:
-        self.documents = SqliteDocuments(folder / "responses.sqlite", ttl)
-        self.sessions = SqliteSessions(folder / "sessions.sqlite", ttl)
+        self.documents = SqliteDocuments(folder / "responses.sqlite", always(ttl))
+        self.sessions = SqliteSessions(folder / "sessions.sqlite", always(ttl))
         self.metrics = Metrics(["7b"], {}, ["acme"])
         self.archive = Archive(self.documents, self.sessions, self.metrics)
 

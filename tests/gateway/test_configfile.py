@@ -132,6 +132,11 @@ MISTAKES = [
         ["5: tiers[0].engines[0].max_model_len: 4097 tokens do not fit into kv_tokens, 4096"],
     ),
     (
+        "a time without its zone",
+        TIER + f"tenants: [{{name: a, keys: [{{prefix: p, digest: {DIGEST}, not_after: 2030-01-31}}]}}]",
+        ["5: tenants[0].keys[0].not_after: expected a time like 2030-01-31T12:00:00Z, got text"],
+    ),
+    (
         "a burst without its rate",
         TIER + "anonymous: {name: a, limits: {tokens_burst: 5, requests_burst: 5, requests_per_minute: 1}}",
         ["5: anonymous.limits.tokens_burst: needs tokens_per_minute beside it"],

@@ -63,6 +63,17 @@ async def test_a_file_of_another_version_is_left_alone(tmp_path: Path) -> None:
     await limits.close()
 
 
+async def test_a_file_of_the_first_version_is_made_anew(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "limits.sqlite") as older:
+        older.executescript(
+            "CREATE TABLE account (tenant TEXT); CREATE TABLE lease (tenant TEXT); PRAGMA user_version=1"
+        )
+    older.close()
+    limits = SqliteLimits(tmp_path / "limits.sqlite")
+    await limits.reserve("acme", ONE, "a", NOTHING)
+    await limits.close()
+
+
 FULL_DISK = """
 import asyncio, resource, signal, sys
 from pathlib import Path

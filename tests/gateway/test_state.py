@@ -9,13 +9,14 @@ from gateway.config import Limits, State
 from gateway.limits import NOTHING, LimitStoreUnavailable
 from gateway.state import open_documents, open_limits, open_sessions
 from sessions import SessionNotFound, SessionStoreUnavailable
+from sessions.retention import always
 
 ONE = Limits(parallel=1)
 
 
 async def test_limits_and_sessions_are_two_files_in_the_folder(tmp_path: Path) -> None:
     state = State(folder=str(tmp_path / "deep" / "down"))
-    limits, sessions = open_limits(state), open_sessions(state)
+    limits, sessions = open_limits(state), open_sessions(state, always(60.0))
     assert not (tmp_path / "deep").exists()
     await limits.reserve("acme", ONE, "a", NOTHING)
     session = await sessions.create("acme")
@@ -25,13 +26,13 @@ async def test_limits_and_sessions_are_two_files_in_the_folder(tmp_path: Path) -
     ).exists()
     await limits.close()
     await sessions.close()
-    again = open_sessions(state)
+    again = open_sessions(state, always(60.0))
     assert await again.get("acme", session.id) == session
     await again.close()
 
 
 async def test_sessions_live_as_long_as_the_configuration_says(tmp_path: Path) -> None:
-    sessions = open_sessions(State(folder=str(tmp_path), session_ttl=0.05))
+    sessions = open_sessions(State(folder=str(tmp_path)), always(0.05))
     session = await sessions.create("acme")
     await asyncio.sleep(0.1)
     with pytest.raises(SessionNotFound):
@@ -43,7 +44,7 @@ async def test_a_redis_that_is_not_there_keeps_nobody_from_starting(
     tmp_path: Path, unused_tcp_port: int
 ) -> None:
     state = State(folder=str(tmp_path), redis=f"redis://127.0.0.1:{unused_tcp_port}/0")
-    limits, sessions = open_limits(state), open_sessions(state)
+    limits, sessions = open_limits(state), open_sessions(state, always(60.0))
     with pytest.raises(LimitStoreUnavailable):
         await limits.reserve("acme", ONE, "a", NOTHING)
     with pytest.raises(SessionStoreUnavailable):
@@ -63,14 +64,16 @@ async def test_a_password_never_gets_into_an_error(tmp_path: Path, unused_tcp_po
 
 
 async def test_documents_live_where_sessions_do_and_as_long(tmp_path: Path, unused_tcp_port: int) -> None:
-    documents = open_documents(State(folder=str(tmp_path), session_ttl=0.2))
+    documents = open_documents(State(folder=str(tmp_path)), always(0.2))
     await documents.put("acme", "resp_1", b"one")
     assert (tmp_path / "responses.sqlite").exists()
     assert await documents.get("acme", "resp_1") == b"one"
     await asyncio.sleep(0.3)
     assert await documents.get("acme", "resp_1") is None
     await documents.close()
-    elsewhere = open_documents(State(folder=str(tmp_path), redis=f"redis://127.0.0.1:{unused_tcp_port}/0"))
+    elsewhere = open_documents(
+        State(folder=str(tmp_path), redis=f"redis://127.0.0.1:{unused_tcp_port}/0"), always(60.0)
+    )
     with pytest.raises(SessionStoreUnavailable):
         await elsewhere.get("acme", "resp_1")
     await elsewhere.close()

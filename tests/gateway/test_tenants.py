@@ -6,11 +6,13 @@ import hmac
 import re
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from gateway.config import Config, Key, State, Tenant, Tier
 from gateway.errors import ApiError
@@ -47,6 +49,17 @@ def test_a_key_has_256_random_bits_and_only_its_digest_is_kept() -> None:
         assert kept.prefix == key[:10]
         assert kept.digest == hmac.new(SECRET, key.encode(), hashlib.sha256).hexdigest()
     assert len({key for key, _ in made}) == 100
+
+
+def test_an_old_and_a_new_key_overlap_until_the_old_one_ends() -> None:
+    (old_key, old), (new, kept) = new_key(SECRET), new_key(SECRET)
+    ending = structs.replace(old, not_after=datetime(2030, 1, 31, 12, tzinfo=UTC))
+    now = ending.not_after.timestamp() - 1 if ending.not_after else 0.0
+    tenants = Tenants(config_of(Tenant(name="acme", keys=(ending, kept))), SECRET, lambda: now)
+    assert [tenants.find(key).name for key in (old_key, new)] == ["acme", "acme"]
+    now += 1
+    assert tenants.find(new).name == "acme"
+    assert refusal(tenants, old_key) == refusal(tenants, None)
 
 
 def test_a_missing_a_malformed_and_an_unknown_key_are_refused_alike() -> None:

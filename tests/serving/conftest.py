@@ -28,6 +28,7 @@ from gateway.metrics import Metrics
 from gateway.request import Answer, Card, Decision, Request, Route
 from gateway.server import Server, bind
 from sessions.documents_sqlite import SqliteDocuments
+from sessions.retention import always
 from sessions.sqlite import SqliteSessions
 
 ANONYMOUS = Tenant(name="anonymous")
@@ -193,8 +194,8 @@ class Stores:
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
         self.metrics = Metrics(["7b", "70b"], {}, ["tenant"])
-        self._documents = SqliteDocuments(Path(folder) / "responses.sqlite", 60.0)
-        self._sessions = SqliteSessions(Path(folder) / "sessions.sqlite", 60.0)
+        self._documents = SqliteDocuments(Path(folder) / "responses.sqlite", always(60.0))
+        self._sessions = SqliteSessions(Path(folder) / "sessions.sqlite", always(60.0))
         self.archive = Archive(self._documents, self._sessions, self.metrics)
 
     def spoil(self) -> None:

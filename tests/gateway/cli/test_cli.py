@@ -52,6 +52,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ["models"],
         ["models", "push"],
         ["keys"],
+        ["keys", "new", "--config", "x.yaml", "--not-after", "2030-01-31"],
+        ["keys", "list"],
         ["config", "check"],
     ],
 )
@@ -110,6 +112,21 @@ def test_a_key_opens_what_its_lines_say(config_file: Path, capsys: pytest.Captur
     assert Tenants(config, server_secret(config)).find(key).name == "team"
     assert key not in printed
     assert yaml.safe_load(printed)["tenants"][0]["keys"][0]["prefix"] == key[:10]
+
+
+def test_keys_are_listed_with_their_ends(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = config_file.read_text() + "tenants:\n  - name: team\n    keys:\n"
+    for end in ("", "--not-after=2001-02-03T04:05:06Z", "--not-after=2999-01-01T00:00:00+02:00"):
+        assert main(["keys", "new", "--config", str(config_file), *filter(None, [end])]) == 0
+        text += capsys.readouterr().out.splitlines()[-1] + "\n"
+    config_file.write_text(text)
+    assert main(["keys", "list", "--config", str(config_file)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [re.sub("hr_.{7}", "hr_", line) for line in lines] == [
+        "team  hr_  valid",
+        "team  hr_  ended 2001-02-03T04:05:06+00:00",
+        "team  hr_  valid until 2999-01-01T00:00:00+02:00",
+    ]
 
 
 def test_the_catalogue(

@@ -30,6 +30,7 @@ from gateway.telemetry import Traces
 from gateway.tenants import engine_tag
 from gateway.tiers import Tier
 from prefixcache.affinity import Affinity, block_keys
+from sessions.retention import always
 from sessions.sqlite import SqliteSessions
 
 Make = Callable[..., Any]
@@ -86,7 +87,7 @@ class Gateway:
         engines = {replica.name: replica.model for tier in tiers for replica in tier.replicas}
         self.metrics = Metrics(names, engines, ["acme"], shadows=list(shadows or {}))
         self.limits, self.fallback = WatchedLimits(), WatchedLimits()
-        self.sessions = SqliteSessions(folder / "sessions.sqlite")
+        self.sessions = SqliteSessions(folder / "sessions.sqlite", always(60.0))
         self.affinity = Affinity()
         self.classifier = FixedClassifier(*good)
         self.dispatcher = Dispatcher(
@@ -110,6 +111,7 @@ class Gateway:
                 "limits", Limits(requests_per_minute=100, tokens_per_minute=10_000, parallel=3)
             ),
             tiers=changes.pop("tiers", None),
+            max_request_price=changes.pop("max_request_price", None),
             weight=2.5,
         )
         messages = tuple(ChatMessage(role="user", content=text) for text in said)
@@ -275,6 +277,35 @@ async def test_money_is_reserved_at_worst_and_settled_at_the_price_of_who_answer
         ("reserved", 1000 * (5 * 3 + 7 * 4)),
         ("settled", 1000 * (1 * 1 + 2 * 2) + 100 * 4),
     ]
+    await gateway.sessions.close()
+
+
+async def test_tiers_where_a_request_could_cost_too_much_are_left_out(
+    tmp_path: Path, backend: Make, tier_of: Make
+) -> None:
+    tiers = [
+        replace(tier_of(name, backend(f"{name}/0")), price=Price(output=price))
+        for name, price in (("7b", 1.0), ("13b", 10.0))
+    ]
+    gateway = Gateway(tmp_path, tiers, good=(0.1, 0.9))
+    answer = await gateway.run("Hi", max_tokens=10, max_request_price=100e-6)
+    await answer.deltas.aclose()
+    assert answer.tier == "13b"
+    answer = await gateway.run("Hi", max_tokens=11, max_request_price=100e-6, id="req_2")
+    await answer.deltas.aclose()
+    assert answer.tier == "7b"
+    assert gateway.limits.money[-2] == ("reserved", 11_000)
+    with pytest.raises(
+        ApiError, match=r"could cost 0\.000101; one request of this tenant may cost 0\.0001\."
+    ) as told:
+        await gateway.run("Hi", max_tokens=101, max_request_price=100e-6, id="req_3")
+    assert (told.value.status, told.value.code, told.value.param) == (
+        400,
+        "request_too_expensive",
+        "max_tokens",
+    )
+    with pytest.raises(ApiError):  # a tier that is named is no way around it
+        await gateway.run("Hi", model="big", max_tokens=11, max_request_price=100e-6, id="req_4")
     await gateway.sessions.close()
 
 

@@ -22,6 +22,7 @@ from gateway.request import Request
 from gateway.telemetry import Traces
 from prefixcache.affinity import Affinity, block_keys
 from sessions import Turn
+from sessions.retention import always
 from sessions.sqlite import SqliteSessions
 
 Make = Callable[..., Any]
@@ -35,7 +36,7 @@ class Rig:
         self.backends = [backend("7b/0", context_length=100), backend("13b/0")]
         tiers = [tier_of("7b", self.backends[0], block_size=4), tier_of("13b", self.backends[1])]
         self.metrics = Metrics(["7b", "13b"], {"7b/0": "small", "13b/0": "large"}, ["acme"])
-        self.sessions = SqliteSessions(folder / "sessions.sqlite")
+        self.sessions = SqliteSessions(folder / "sessions.sqlite", always(60.0))
         self.affinity = Affinity()
         self.desk = Desk([], {}, {})
         self.dispatcher = Dispatcher(
