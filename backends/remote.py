@@ -1,8 +1,8 @@
 """A replica behind an OpenAI-compatible server: vLLM, SGLang, TGI, LMDeploy, or any other.
 
-The only module that knows httpx. Nothing of a client's request goes along but the prompt and the sampling: the headers
-are ours, cookies are neither kept nor sent, redirects are not followed, and the environment's proxies and credentials
-are ignored.
+The only module that knows httpx, beside the transport that it uses without TLS. Nothing of a client's request goes
+along but the prompt and the sampling: the headers are ours, cookies are neither kept nor sent, redirects are not
+followed, and the environment's proxies and credentials are ignored.
 """
 
 import asyncio
@@ -10,7 +10,6 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
-from http.cookiejar import DefaultCookiePolicy
 
 import httpx
 import msgspec
@@ -24,6 +23,8 @@ from backends.backend import (
     Unavailable,
 )
 from backends.breaker import Breaker
+from backends.deadline import Deadline
+from backends.http1 import Http1Transport
 from backends.remote_reply import Reply, failure
 from backends.remote_request import KINDS, compose
 from backends.sse import Event, EventParser, EventTooLarge
@@ -36,6 +37,7 @@ TAIL = 0.5  # seconds that a server has, after its last word, to report usage an
 IDLE = 4.0  # seconds that a connection is kept for reuse; uvicorn closes its end after 5
 WRITE_TIMEOUT = 10.0  # seconds
 FOREVER = 24 * 3600.0  # seconds, where a generation has no deadline
+PATHS = ("/models", "/completions", "/chat/completions")
 OPERATOR_ERRORS = ("upstream_auth", "upstream_not_found")  # a server that answers so is not ill
 
 _log = logging.getLogger(__name__)
@@ -64,7 +66,7 @@ class RemoteBackend:
         `connect_timeout` and `read_timeout` (between two chunks) are in seconds.
         """
         self._name = name
-        self._url = url.rstrip("/")
+        self._urls = {path: httpx.URL(url.rstrip("/") + path) for path in PATHS}  # reading one is slow
         self._model = model
         self._kind = KINDS[kind]
         self._tokenizer = tokenizer
@@ -79,9 +81,9 @@ class RemoteBackend:
             self._headers["authorization"] = f"Bearer {api_key}"
         self._timeout = httpx.Timeout(
             connect=connect_timeout, read=read_timeout, write=WRITE_TIMEOUT, pool=connect_timeout
-        )
+        ).as_dict()
         self._breaker = breaker or Breaker()
-        self._client: httpx.AsyncClient | None = None
+        self._transport: httpx.AsyncBaseTransport | None = None
         self._in_flight = 0
 
     @property
@@ -99,7 +101,7 @@ class RemoteBackend:
     @property
     def available(self) -> bool:
         """False before `start`, while the breaker is open, and while `max_in_flight` generations run."""
-        return self._client is not None and self._breaker.allows and self._in_flight < self._max_in_flight
+        return self._transport is not None and self._breaker.allows and self._in_flight < self._max_in_flight
 
     @property
     def tripped(self) -> bool:
@@ -116,39 +118,36 @@ class RemoteBackend:
 
     async def start(self) -> None:
         """Look whether the server is there. Never raises: one that is down now is tried again when it is needed."""
-        self._client = self._connect()
+        self._transport = self._connect()
+        patience = httpx.Timeout(self._timeout["connect"]).as_dict()
+        request = httpx.Request(
+            "GET", self._urls["/models"], headers=self._headers, extensions={"timeout": patience}
+        )
         try:
-            async with self._client.stream(
-                "GET", f"{self._url}/models", timeout=self._timeout.connect
-            ) as answer:
-                if answer.status_code in (401, 403):
-                    _log.error("%s: the server refuses the gateway's key", self._name)
+            answer = await self._transport.handle_async_request(request)
+            if answer.status_code in (401, 403):
+                _log.error("%s: the server refuses the gateway's key", self._name)
+            await self._body(answer)
+            await answer.aclose()
         except httpx.HTTPError as error:
             _log.warning("%s: the server cannot be reached: %s", self._name, type(error).__name__)
             self._breaker.trip()
 
-    def _connect(self) -> httpx.AsyncClient:
-        client = httpx.AsyncClient(
-            headers=self._headers,
-            timeout=self._timeout,
-            limits=httpx.Limits(
-                max_connections=self._max_in_flight,
-                max_keepalive_connections=self._max_in_flight,
-                keepalive_expiry=IDLE,
-            ),
-            follow_redirects=False,
-            trust_env=False,
+    def _connect(self) -> httpx.AsyncBaseTransport:
+        if self._urls["/models"].scheme == "http":
+            return Http1Transport(IDLE)
+        limits = httpx.Limits(
+            max_connections=self._max_in_flight,
+            max_keepalive_connections=self._max_in_flight,
+            keepalive_expiry=IDLE,
         )
-        client.cookies.jar.set_policy(
-            DefaultCookiePolicy(allowed_domains=[])
-        )  # of one tenant, sent with another's
-        return client
+        return httpx.AsyncHTTPTransport(limits=limits, trust_env=False)
 
     async def close(self) -> None:
         """Idempotent."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            await transport.aclose()
 
     async def stream(self, generation: Generation) -> AsyncGenerator[Delta, None]:
         """As `backends.backend.Backend`. Where the server reports no usage it is estimated from the text.
@@ -157,15 +156,15 @@ class RemoteBackend:
         """
         path, body = compose(self._kind, self._model, generation)
         reply = Reply(self._name, generation, repeats_stop=self._kind.repeats_stop)
-        timeout = FOREVER if generation.timeout is None else generation.timeout
-        deadline = asyncio.get_running_loop().time() + timeout
         with self._attempt(reply):
-            request = self._request(path, body, generation)
-            async with aclosing(self._events(request, reply, deadline)) as events:
-                async for event in events:
-                    if (delta := reply.take(event)) is not None:
-                        self._breaker.alive()
-                        yield delta
+            parser, size = EventParser(MAX_EVENT), 0
+            async with aclosing(self._pieces(path, body, generation, reply)) as pieces:
+                async for piece in pieces:
+                    size += len(piece)
+                    for event in self._parse(parser, piece, size):
+                        if (delta := reply.take(event)) is not None:
+                            self._breaker.alive()
+                            yield delta
             last = reply.last()
             self._breaker.succeeded()
             yield last
@@ -197,42 +196,41 @@ class RemoteBackend:
         else:
             self._breaker.alive()
 
-    def _request(self, path: str, body: dict[str, object], generation: Generation) -> httpx.Request:
-        headers = {"content-type": "application/json"}
+    async def _pieces(
+        self, path: str, body: dict[str, object], generation: Generation, reply: Reply
+    ) -> AsyncGenerator[bytes, None]:
+        """The answer's body as it comes, until the stream ends. Closing it closes the connection."""
+        headers = {**self._headers, "content-type": "application/json"}
         if generation.traceparent is not None:
             headers["traceparent"] = generation.traceparent
-        return httpx.Request(
+        request = httpx.Request(
             "POST",
-            self._url + path,
+            self._urls[path],
             content=msgspec.json.encode(body),
-            headers=self._headers | headers,
-            extensions={"timeout": self._timeout.as_dict()},
+            headers=headers,
+            extensions={"timeout": self._timeout},
         )
+        now = asyncio.get_running_loop().time
+        end = now() + (FOREVER if generation.timeout is None else generation.timeout)
+        with contextlib.closing(Deadline(end)) as deadline:
+            response = await self._send(request, deadline)
+            try:
+                await self._check(response)
+                assert isinstance(response.stream, httpx.AsyncByteStream)
+                pieces, last_words = aiter(response.stream), False
+                while (piece := await self._next(pieces, reply, deadline)) is not None:
+                    yield piece
+                    if reply.finished and not last_words:
+                        last_words = True
+                        deadline.move(min(end, now() + TAIL))
+            finally:
+                await response.aclose()
 
-    async def _events(
-        self, request: httpx.Request, reply: Reply, deadline: float
-    ) -> AsyncGenerator[Event, None]:
-        """The events of the answer, until the stream ends. Closing it closes the connection."""
-        parser, size, due = EventParser(MAX_EVENT), 0, deadline
-        response = await self._send(request, deadline)
-        try:
-            await self._check(response)
-            chunks = response.aiter_raw()
-            while (chunk := await self._next(chunks, reply, due)) is not None:
-                size += len(chunk)
-                for event in self._parse(parser, chunk, size):
-                    yield event
-                if reply.finished and due == deadline:
-                    due = min(deadline, asyncio.get_running_loop().time() + TAIL)
-        finally:
-            await response.aclose()
-
-    async def _send(self, request: httpx.Request, deadline: float) -> httpx.Response:
-        if self._client is None:
+    async def _send(self, request: httpx.Request, deadline: Deadline) -> httpx.Response:
+        if self._transport is None:
             raise Unavailable(f"server {self._name} is not connected", "upstream_unreachable")
         try:
-            async with asyncio.timeout_at(deadline):
-                return await self._client.send(request, stream=True)
+            return await deadline.wait(self._transport.handle_async_request(request))
         except TimeoutError:
             raise DeadlineExceeded("the request's time is used up") from None
         except httpx.HTTPError as error:
@@ -240,28 +238,27 @@ class RemoteBackend:
 
     async def _check(self, response: httpx.Response) -> None:
         if response.status_code != 200:
-            body = await self._error_body(response)
+            body = await self._body(response)
             raise failure(self._name, response.status_code, body, response.headers)
         type = response.headers.get("content-type", "")
         if not type.startswith("text/event-stream") or response.headers.get("content-encoding"):
             raise Unavailable(f"server {self._name} does not stream", "upstream_protocol")
 
-    async def _error_body(self, response: httpx.Response) -> bytes:
-        """As much as comes soon; it only helps to tell one refusal from another."""
+    async def _body(self, response: httpx.Response) -> bytes:
+        """As much as comes soon; of an error it only helps to tell one refusal from another."""
         body = bytearray()
         with contextlib.suppress(TimeoutError, httpx.HTTPError):
             async with asyncio.timeout(TAIL):
-                async for chunk in response.aiter_raw():
-                    body += chunk
+                async for piece in response.aiter_raw():
+                    body += piece
                     if len(body) > MAX_ERROR:
                         break
         return bytes(body)
 
-    async def _next(self, chunks: AsyncIterator[bytes], reply: Reply, due: float) -> bytes | None:
+    async def _next(self, pieces: AsyncIterator[bytes], reply: Reply, deadline: Deadline) -> bytes | None:
         """None at the end. When all text is there, how a stream ends does not matter any more."""
         try:
-            async with asyncio.timeout_at(due):
-                return await anext(chunks, None)
+            return await deadline.wait(anext(pieces, None))
         except TimeoutError:
             if not reply.finished:
                 raise DeadlineExceeded("the request's time is used up") from None

@@ -3,12 +3,12 @@
 An attempt may be repeated only while the client has seen nothing. After the first delta its errors are final.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from dataclasses import dataclass
 
 from backends.backend import BackendError, DeadlineExceeded, Delta, Unavailable
+from backends.deadline import Deadline
 from gateway.ledger import Entry, Ledger
 from gateway.request import Route
 from gateway.tiers import Replica, Tier
@@ -67,13 +67,13 @@ async def within(deltas: AsyncGenerator[Delta, None], deadline: float) -> AsyncG
 
     `deadline`: on the event loop's clock.
     """
-    async with aclosing(deltas):
-        while True:
-            try:
-                async with asyncio.timeout_at(deadline + DEADLINE_GRACE):
-                    delta = await anext(deltas)
-            except StopAsyncIteration:
-                return
-            except TimeoutError:
-                raise DeadlineExceeded("the request ran out of time") from None
-            yield delta
+    with closing(Deadline(deadline + DEADLINE_GRACE)) as end:
+        async with aclosing(deltas):
+            while True:
+                try:
+                    delta = await end.wait(anext(deltas, None))
+                except TimeoutError:
+                    raise DeadlineExceeded("the request ran out of time") from None
+                if delta is None:
+                    return
+                yield delta

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import uvloop
 
 from backends.backend import BackendError, Delta, Generation, Sampling
 from backends.breaker import Breaker
@@ -189,6 +190,11 @@ class Driven(RemoteBackend):
                 async for delta in deltas:
                     text += delta.text
         return text, caught.value
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop that the gateway runs on."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture
