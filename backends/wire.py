@@ -185,6 +185,21 @@ FromEngine = Outputs | Refused
 Event = Stored | Evicted | Snapshot | Load
 
 
+class Band(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How many sequences run at a time while fewer than `below` wait; None: however many."""
+
+    below: int | None = None
+    rows: int
+    ttft_ms: float  # within which 95 of 100 answers should begin
+
+
+BANDS = (
+    Band(below=10, rows=8, ttft_ms=200),
+    Band(below=50, rows=32, ttft_ms=400),
+    Band(rows=128, ttft_ms=1000),
+)
+
+
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything an engine process is started with; the supervisor writes it as one JSON file."""
 
@@ -199,9 +214,17 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     block_size: int = 16
     kv_blocks: int = 512
     max_model_len: int | None = None  # None: the model's own, or what the blocks hold if that is less
-    max_sequences: int = 32  # rows in one step
+    max_sequences: int = 128  # rows in one step
+    bands: tuple[Band, ...] = BANDS  # rows by length of the queue
+    interactive_sequences: int = 16  # rows in a step with an interactive request among them
     token_budget: int = 512  # tokens in one step
+    # Milliseconds of a step with prompts in it, as far as they can be foretold. None: twice those without, and without
+    # any decoding row half of what the band has to the first token.
+    step_budget_ms: float | None = None
     max_waiting: int = 256  # beyond: refused as overloaded
+    max_waiting_tokens: int = 1_000_000  # likewise, of prompts
+    tenant_share: float = 0.5  # of the blocks, for one tenant while others wait or have need of what it keeps
+    session_share: float = 0.25  # of the blocks, for what one session keeps while others have need of it
     cores: int = 2  # threads when this engine works alone
     lease: str | None = None  # file shared by the engines of one host, see `backends.engine.lease`
 

@@ -19,7 +19,9 @@ import msgspec
 from backends.engine.admission import Limits, refusal
 from backends.engine.batch import Batch, Runner, Seen
 from backends.engine.cache import BlockCache
-from backends.engine.scheduler import Scheduled, Scheduler
+from backends.engine.division import Scheduled
+from backends.engine.pace import CostModel, Work
+from backends.engine.scheduler import Scheduler
 from backends.engine.sequence import Sequence
 from backends.engine.stops import StopMatcher
 from backends.wire import EngineConfig, FinishReason, Load, Output, Refused, Sampling, Score, Submit
@@ -45,6 +47,7 @@ class Engine:
         vocab_size: int,
         max_model_len: int,
         clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.perf_counter,
         border: int | None = None,
     ) -> None:
         """`vocabulary`: for each id its bytes, for stop strings; it may end before `vocab_size`, as padded ones do.
@@ -57,11 +60,13 @@ class Engine:
         self._vocabulary = vocabulary + [b""] * (vocab_size - len(vocabulary))
         self._eos = eos
         self._clock = clock
+        self._timer = timer
         self._border = border
         self._most = config.max_sequences + config.max_waiting  # requests at a time
         self._max_waiting = config.max_waiting
         self._cache = BlockCache(config.kv_blocks, config.block_size)
-        self._scheduler = Scheduler(self._cache, config.token_budget, config.max_sequences)
+        self._model = CostModel()
+        self._scheduler = Scheduler(self._cache, config, self._model)
         self._limits = Limits(vocab_size, _context_length(config, max_model_len), eos)
         self._live: dict[
             tuple[bytes, str], list[Sequence]
@@ -109,6 +114,10 @@ class Engine:
             number=next(self._numbers),
             arrived=now,
             salt=submit.salt,
+            tenant=submit.tenant,
+            session=submit.session,
+            weight=submit.weight,
+            batch=submit.traffic == "batch",
             priority=submit.priority,
             deadline=None if submit.timeout is None else now + submit.timeout,
             stops=StopMatcher(stop.encode() for stop in sampling.stop) if sampling.stop else None,
@@ -137,6 +146,8 @@ class Engine:
         if not scheduled:
             return told
         self._note(scheduled)
+        work = Work.of((sequence.computed, count) for sequence, count in scheduled)
+        began = self._timer()
         batch = Batch([sequence.row(count) for sequence, count in scheduled])
         try:
             pending = self._runner.launch(batch)
@@ -146,6 +157,7 @@ class Engine:
         except Exception as error:
             _log.exception("a step of %d rows failed", len(scheduled))
             return told + self._fail(scheduled, error)
+        self._model.learn(work, self._timer() - began)
         return told + self._emit(scheduled, sampled)
 
     def _expire(self) -> Told:
@@ -278,9 +290,9 @@ class Engine:
             blocks_total=self._cache.total,
             blocks_free=self._cache.free,
             blocks_cached=self._cache.evictable,
-            prefix_queries=self._scheduler.queries,
-            prefix_hits=self._scheduler.hits,
-            preemptions=self._scheduler.preemptions,
+            prefix_queries=self._scheduler.queues.queries,
+            prefix_hits=self._scheduler.queues.hits,
+            preemptions=self._scheduler.queues.preemptions,
             finished=dict(self._finished),
             **{name: self._counts[name] for name in COUNTERS},
         )
@@ -288,7 +300,7 @@ class Engine:
     def check(self) -> None:
         """Recompute every invariant from scratch. Raises AssertionError where one does not hold."""
         self._scheduler.check()
-        queued = self._scheduler.running + self._scheduler.waiting
+        queued = [*self._scheduler.running, *self._scheduler.waiting]
         following = [follower for sequence in queued for follower in sequence.followers]
         live = list(itertools.chain.from_iterable(self._live.values()))
         assert len(live) == len(queued) + len(following)

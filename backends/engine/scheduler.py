@@ -1,72 +1,129 @@
 """What the next step runs. Pure bookkeeping: no clock, no device, no I/O.
 
-One budget of tokens per step. Running sequences come first, those that decode before those still in their prompt, so
-that a long prompt never stalls an answer; what is left admits waiting ones by (priority, arrival).
+Running sequences that decode come first, one token each, so that a prompt never stalls an answer; how prompts share
+what is left, running and waiting ones, says `division`. How many run at a time depends on the queue, see `bands`. With
+an interactive sequence among them it is never more than a few: the rest, of batch traffic, then pauses with all that it
+has computed.
 
-Memory. A sequence is admitted when everything that is known of it fits beside what the running ones still need: the
-rest of their prompts and one block more for each of their answers. So none starts that would have to go again at
-once. When answers have grown over what there is, the running sequence that ranks last goes back to waiting, at its old
-rank and with its answer so far; its blocks stay cached until others need them. The sequence that ranks first can so
-claim all memory, which is enough for any that was accepted: it always gets on.
+Memory. Who may start says `queues`. When answers have grown over what there is, the running sequence that ranks last
+goes back to waiting, at its old rank and with its answer so far; its blocks stay cached until others need them. The
+sequence that ranks first can so claim all memory, which is enough for any that was accepted: it always gets on. Batch
+sequences go likewise for interactive ones that wait, and those of a tenant who has more than his share of the blocks
+for those of one who has less.
 """
 
-from bisect import insort
+from collections import Counter
 from collections.abc import Iterable
 
+from backends.engine.bands import Bands
 from backends.engine.cache import BlockCache
+from backends.engine.division import NOBODY, Newcomers, Scheduled, divide
+from backends.engine.entrance import Entrance
+from backends.engine.pace import CostModel, StepBudget, Work
+from backends.engine.queues import Queues
 from backends.engine.sequence import Sequence
-from prefixcache.tree import Match
+from backends.engine.turns import Turns
+from backends.engine.waiting import WaitingQueue
+from backends.wire import EngineConfig
 
-Scheduled = tuple[Sequence, int]  # and how many of its tokens run in this step: at least one
+QUANTUM = 64  # tokens of a turn
 
 
 class Scheduler:
-    """Decides over two queues, both in the order of rank. Only sequences in `running` have blocks."""
+    """Decides over who runs and who waits."""
 
-    def __init__(self, cache: BlockCache, token_budget: int, max_sequences: int) -> None:
-        """Raises ValueError when a limit is not positive."""
-        for name, limit in (("token_budget", token_budget), ("max_sequences", max_sequences)):
-            if limit < 1:
-                raise ValueError(f"{name}: {limit} is not positive")
-        self.running: list[Sequence] = []
-        self.waiting: list[Sequence] = []
-        self.preemptions = 0
-        self.queries = 0  # tokens looked up in the prefix cache, at every admission
-        self.hits = 0  # tokens found there
+    def __init__(self, cache: BlockCache, config: EngineConfig, model: CostModel) -> None:
+        """Raises ValueError when a limit is not positive, or the bands make no sense."""
+        for name in ("token_budget", "max_sequences", "interactive_sequences"):
+            if getattr(config, name) < 1:
+                raise ValueError(f"{name}: {getattr(config, name)} is not positive")
+        self.bands = Bands(config.bands, config.max_sequences)
+        share = max(1, int(config.tenant_share * cache.total))
+        self.queues = Queues(cache, min(config.interactive_sequences, config.max_sequences), share)
         self._cache = cache
-        self._token_budget = token_budget
-        self._max_sequences = max_sequences
+        self._model = model
+        self._entrance = Entrance(self.queues)
+        self._turns = Turns(QUANTUM)
+        self._token_budget = config.token_budget
+        self._step_budget = None if config.step_budget_ms is None else config.step_budget_ms / 1000
+
+    @property
+    def running(self) -> list[Sequence]:
+        """In the order of rank."""
+        return self.queues.running
+
+    @property
+    def waiting(self) -> WaitingQueue:
+        return self.queues.waiting
 
     def add(self, sequence: Sequence) -> None:
         """Let a sequence wait. All its tokens and blocks must fit into the whole cache."""
-        insort(self.waiting, sequence, key=_rank)
+        self._turns.enter(sequence.tenant, sequence.weight)
+        self.waiting.add(sequence)
 
     def remove(self, sequence: Sequence, *, keep: bool) -> None:
         """Forget a sequence, wherever it is. `keep`: what it has computed stays cached."""
-        if sequence in self.running:
-            self.running.remove(sequence)
-            self._cache.release(sequence, keep=keep)
+        if sequence.running:
+            self.queues.stop(sequence, keep=keep)
         else:
             self.waiting.remove(sequence)
+        self._turns.keep(self.queues.tenants())
 
     def schedule(self) -> list[Scheduled]:
         """The rows of the next step, their blocks in place. Empty only when nothing runs or waits."""
         self._restart_outgrown()
-        scheduled = share(self.running, self._token_budget)
+        self.bands.look(len(self.waiting))
+        self._turns.waiting = frozenset(self.waiting.tenants())
+        self._make_room()
+        turns = self._turns.copy()
+        scheduled = self._divide(turns)
         preempting = self._shortage(scheduled) > 0
         while self._shortage(scheduled) > 0:
-            self._preempt(self.running.pop())
-            scheduled = share(self.running, self._token_budget)
+            self.queues.preempt(self.running[-1])
+            turns = self._turns.copy()
+            scheduled = self._divide(turns)
+        if not preempting and self.waiting:
+            turns = self._turns
+            self._entrance.open(self.bands.rows)
+            scheduled = self._divide(turns, self._entrance)
+        self._turns = turns
+        scheduled = self._calm(scheduled)
         for sequence, count in scheduled:
             self._cache.extend(sequence, sequence.computed + count)
-        if not preempting:
-            self._admit(scheduled)
+        self._settle(scheduled)
         return scheduled
+
+    def _divide(self, turns: Turns, newcomers: Newcomers = NOBODY) -> list[Scheduled]:
+        """Charges `turns`."""
+        rows = self.queues.rows()
+        decoding = [sequence for sequence in rows if not sequence.in_prompt][: self._token_budget]
+        for sequence in decoding:
+            turns.charge(sequence.tenant, 1)
+        budget = StepBudget(
+            self._model,
+            Work.of((sequence.computed, 1) for sequence in decoding),
+            tokens=self._token_budget - len(decoding),
+            target=self.bands.ttft / 2 if self._step_budget is None else self._step_budget,
+            stretch=self._step_budget is None,
+        )
+        return [(sequence, 1) for sequence in decoding] + divide(rows, budget, turns, newcomers)
+
+    def _calm(self, scheduled: list[Scheduled]) -> list[Scheduled]:
+        """Without the last batch rows, where they are too many beside an interactive one that has just started."""
+        if all(sequence.batch for sequence, _ in scheduled):
+            return scheduled
+        return sorted(scheduled, key=lambda row: row[0].batch)[: self.queues.interactive_rows]
+
+    def _settle(self, scheduled: Iterable[Scheduled]) -> None:
+        """Nobody owes for a step in which at most one tenant wanted more than he got."""
+        counts = {sequence.number: count for sequence, count in scheduled}
+        unserved = {each.tenant for each in self.running if each.remaining > counts.get(each.number, 0)}
+        if len(unserved | self.waiting.tenants()) < 2:
+            self._turns.settle()
 
     def _restart_outgrown(self) -> None:
         for sequence in [sequence for sequence in self.running if sequence.outgrown]:
-            self.running.remove(sequence)
-            self._cache.release(sequence, keep=True)
+            self.queues.stop(sequence, keep=True)
             sequence.stretch()
             self.add(sequence)
 
@@ -77,67 +134,36 @@ class Scheduler:
         )
         return missing - self._cache.available
 
-    def _preempt(self, sequence: Sequence) -> None:
-        self._cache.release(sequence, keep=True)
-        self.add(sequence)
-        self.preemptions += 1
+    def _make_room(self) -> None:
+        """Preempt for the next of those that wait where others have less right to run, if that is enough for it."""
+        self._entrance.open(self.bands.rows)
+        head = self._entrance.first(self._turns.next)
+        if head is None:
+            return
+        lacking = self.queues.lacking_blocks(head, self._entrance.match(head))
+        used = self.queues.blocks_by_tenant()
+        victims = []
+        for sequence in reversed(self.running):
+            if lacking > 0 and self._yields(sequence, head, used):
+                gain = len(sequence.blocks) - sequence.shared + self.queues.reserve(sequence)
+                used[sequence.tenant] -= gain
+                lacking -= gain
+                victims.append(sequence)
+        if lacking <= 0:
+            for sequence in victims:
+                self.queues.preempt(sequence)
 
-    def _admit(self, scheduled: list[Scheduled]) -> None:
-        """Start waiting sequences, in order, as long as budget, rows and blocks last."""
-        budget = self._token_budget - sum(count for _, count in scheduled)
-        reserved = sum(self._reserve(sequence) for sequence in self.running)
-        while self.waiting and budget and len(self.running) < self._max_sequences:
-            sequence = self.waiting[0]
-            match = self._cache.match(sequence)
-            if self._cache.cost(sequence, match) + reserved > self._cache.available:
-                return
-            self._start(self.waiting.pop(0), match)
-            count = min(sequence.runnable, budget)
-            self._cache.extend(sequence, sequence.computed + count)
-            scheduled.append((sequence, count))
-            budget -= count
-            reserved += self._reserve(sequence)
-
-    def _start(self, sequence: Sequence, match: Match) -> None:
-        insort(self.running, sequence, key=_rank)
-        self._cache.adopt(sequence, match)
-        self.queries += len(sequence.ids)
-        self.hits += sequence.computed
-        if sequence.scheduled is None:
-            sequence.cached = sequence.computed
-
-    def _reserve(self, sequence: Sequence) -> int:
-        """Blocks that a running sequence should find later: for the rest of its prompt, and for one block of answer."""
-        # The last token of an answer is never run, so nothing is kept for it.
-        length = min(len(sequence.ids) + self._cache.block_size, sequence.max_length - 1)
-        length = max(length, len(sequence.ids))  # of a prompt without an answer all are run
-        return self._cache.missing(sequence, length)
+    def _yields(self, sequence: Sequence, head: Sequence, used: Counter[str]) -> bool:
+        """Whether a running sequence goes for one that waits, given the blocks in use by tenant."""
+        if sequence.batch and not head.batch:
+            return True
+        share = self.queues.share
+        return (
+            sequence.level >= head.level
+            and used[sequence.tenant] > share
+            and used[head.tenant] + self._cache.span(len(head.ids)) <= share
+        )
 
     def check(self) -> None:
         """Raises AssertionError where an invariant does not hold."""
-        for queue in (self.running, self.waiting):
-            assert queue == sorted(queue, key=_rank)
-        assert len(self.running) <= self._max_sequences
-        assert not {id(sequence) for sequence in self.running} & {id(sequence) for sequence in self.waiting}
-        for sequence in self.waiting:
-            assert not sequence.blocks and sequence.node is None and not sequence.computed
-        self._cache.check(self.running)
-
-
-def share(running: Iterable[Sequence], budget: int) -> list[Scheduled]:
-    """Divide a budget of tokens among running sequences, given in the order of rank: who decodes goes first."""
-    scheduled = []
-    for sequence in sorted(running, key=_in_prompt):
-        count = min(sequence.runnable, budget)
-        if count:
-            scheduled.append((sequence, count))
-            budget -= count
-    return scheduled
-
-
-def _in_prompt(sequence: Sequence) -> bool:
-    return sequence.remaining > 1
-
-
-def _rank(sequence: Sequence) -> tuple[int, int]:
-    return sequence.rank
+        self.queues.check()

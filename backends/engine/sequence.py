@@ -10,6 +10,8 @@ from prefixcache.tree import RadixNode
 
 SCORED_CHUNK = 128  # tokens of a scored prompt in one step: each takes a whole row of logits
 
+Level = tuple[bool, int]  # of urgency: whether nobody waits for the words, then priority; smaller goes first
+
 STRETCHED = b"/stretched"  # ends the salts of sequences beyond their border
 
 
@@ -31,6 +33,10 @@ class Sequence:
     number: int  # counts up with arrival
     arrived: float  # Unix seconds, like all times here
     salt: bytes = b""
+    tenant: str = ""
+    session: str = ""
+    weight: float = 1.0  # of the tenant
+    batch: bool = False  # nobody waits for the words
     priority: int = 0
     deadline: float | None = None
     stops: StopMatcher | None = None
@@ -44,6 +50,7 @@ class Sequence:
         default_factory=list
     )  # its other answers, until the prompt is computed
 
+    running: bool = False  # or waiting
     computed: int = 0
     blocks: list[int] = field(default_factory=list)
     shared: int = 0
@@ -59,9 +66,18 @@ class Sequence:
     prompt_told: bool = False
 
     @property
-    def rank(self) -> tuple[int, int]:
-        """Smaller goes first: by priority, then by arrival."""
-        return self.priority, self.number
+    def level(self) -> Level:
+        return self.batch, self.priority
+
+    @property
+    def rank(self) -> tuple[Level, int]:
+        """Smaller goes first: by urgency, then by arrival."""
+        return self.level, self.number
+
+    @property
+    def in_prompt(self) -> bool:
+        """Whether more than one token is to be run until the next can be sampled."""
+        return self.remaining > 1
 
     @property
     def remaining(self) -> int:

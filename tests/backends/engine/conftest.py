@@ -89,7 +89,14 @@ class Rig:
         self.runner = FakeRunner([[UNWRITTEN] * self.config.block_size for _ in range(self.config.kv_blocks)])
         self.now = 1000.0
         self.engine = Engine(
-            self.config, self.runner, VOCABULARY, frozenset({EOS}), VOCAB_SIZE, 1024, lambda: self.now
+            self.config,
+            self.runner,
+            VOCABULARY,
+            frozenset({EOS}),
+            VOCAB_SIZE,
+            1024,
+            lambda: self.now,
+            lambda: self.now,
         )
         self.answers: dict[tuple[bytes, str], Answer] = {}
         self._names = itertools.count()
@@ -101,20 +108,19 @@ class Rig:
         *,
         id: str | None = None,
         sender: bytes = b"gw",
-        salt: bytes = b"",
-        priority: int = 0,
-        timeout: float | None = None,
-        **sampling: Any,
+        **options: Any,
     ) -> Answer:
-        """Raises AssertionError when it is refused. The answer fills with every step; EOS is ignored by default."""
+        """Raises AssertionError when it is refused. The answer fills with every step; EOS is ignored by default.
+
+        `options`: fields of Submit and of Sampling.
+        """
+        fields = {name: options.pop(name) for name in Submit.__struct_fields__ if name in options}
         id = f"g{next(self._names)}" if id is None else id
         submit = Submit(
             id=id,
             prompt=prompt,
-            sampling=Sampling(max_tokens=max_tokens, **{"ignore_eos": True, **sampling}),
-            salt=salt,
-            priority=priority,
-            timeout=timeout,
+            sampling=Sampling(max_tokens=max_tokens, **{"ignore_eos": True, **options}),
+            **fields,
         )
         refused = self.engine.submit(sender, submit)
         assert refused is None, refused

@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
+from backends.wire import BANDS, Band
+
 if TYPE_CHECKING:
     from tests.backends.engine.conftest import Answer, Rig
 
@@ -22,6 +24,9 @@ CONFIGS = st.fixed_dictionaries(
         "token_budget": st.integers(1, 12),
         "max_sequences": st.integers(1, 5),
         "max_waiting": st.integers(3, 8),
+        "interactive_sequences": st.integers(1, 3),
+        "tenant_share": st.sampled_from([0.2, 0.5, 1.0]),
+        "bands": st.sampled_from([BANDS, (Band(below=2, rows=1, ttft_ms=1), Band(rows=4, ttft_ms=2))]),
     }
 )
 PROMPTS = st.lists(st.integers(1, 2), min_size=1, max_size=30)  # two tokens only: many common prefixes
@@ -44,7 +49,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.make, self.expected, self.totals = make, expected, totals
 
     @initialize(config=CONFIGS)
-    def build(self, config: dict[str, int]) -> None:
+    def build(self, config: dict[str, Any]) -> None:
         self.rig = self.make(**config)
         self.asked: dict[tuple[bytes, str], tuple[list[int], dict[str, Any]]] = {}
         self.silent: set[tuple[bytes, str]] = set()
@@ -58,6 +63,10 @@ class AnyOrder(RuleBasedStateMachine):
         sampling=SAMPLINGS,
         sender=st.sampled_from([b"one", b"two", b"two"]),
         salt=st.sampled_from([b"", b"", b"salt"]),
+        tenant=st.sampled_from(["", "a", "a", "b"]),
+        session=st.sampled_from(["", "s", "t"]),
+        weight=st.sampled_from([0.5, 1.0, 3.0]),
+        traffic=st.sampled_from(["interactive", "interactive", "batch"]),
         priority=st.integers(0, 1),
         timeout=st.sampled_from([None, None, 0.5, 2.0]),
     )
