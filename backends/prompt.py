@@ -50,10 +50,15 @@ class ToolChoice(msgspec.Struct, frozen=True):
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """What the model is asked: a conversation, or a plain text to continue. Exactly one of the two."""
+    """What the model is asked: a conversation, a plain text to continue, or token ids. Exactly one of the three.
+
+    `suffix`: the text behind a gap that is to be filled; `text` then stands before it.
+    """
 
     messages: tuple[ChatMessage, ...] = ()
     text: str | None = None
+    suffix: str | None = None
+    ids: tuple[int, ...] | None = None
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = ToolChoice()
 
@@ -62,9 +67,12 @@ class Prompt(msgspec.Struct, frozen=True):
         """Whether a model has to know what tools are to be asked this."""
         return bool(self.tools) or any(m.tool_calls or m.tool_call_id is not None for m in self.messages)
 
+    @property
+    def is_conversation(self) -> bool:
+        return self.text is None and self.ids is None
+
     def lengths(self) -> Iterator[int]:
-        """In characters: of the text, or of each message and each tool."""
-        if self.text is not None:
-            yield len(self.text)
+        """In characters: of the text and what is behind its gap, or of each message and each tool."""
+        yield from (len(text) for text in (self.text, self.suffix) if text is not None)
         yield from (message.length for message in self.messages)
         yield from (len(msgspec.json.encode(tool)) for tool in self.tools)

@@ -270,6 +270,8 @@ def _prompt_tokens(generation: Generation) -> int:
     if generation.ids is not None:
         return len(generation.ids)
     prompt: Prompt = generation.prompt
+    if prompt.ids is not None:
+        return len(prompt.ids)
     if prompt.text is not None:
         return _tokens(len(prompt.text))
     return sum(_tokens(length) + TOKENS_PER_MESSAGE for length in prompt.lengths())

@@ -23,6 +23,7 @@ class Kind:
     honours: frozenset[str]  # fields of Sampling that the server does not ignore
     cache_salt: bool = False
     repeats_stop: bool = False  # is the stop string part of the text?
+    ids: bool = False  # may a prompt be token ids?
 
 
 OPENAI = frozenset({"presence_penalty", "frequency_penalty", "logit_bias"})
@@ -37,11 +38,11 @@ OFF = {field: getattr(Sampling(max_tokens=0), field) for field in VLLM}
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind(name="vllm", no_top_k=-1, honours=VLLM, cache_salt=True),
-        Kind(name="sglang", no_top_k=-1, honours=VLLM, cache_salt=True),
+        Kind(name="vllm", no_top_k=-1, honours=VLLM, cache_salt=True, ids=True),
+        Kind(name="sglang", no_top_k=-1, honours=VLLM, cache_salt=True, ids=True),
         Kind(name="lmdeploy", no_top_k=0, honours=frozenset({"ignore_eos", "min_p", "repetition_penalty"})),
         Kind(name="tgi", full_top_p=False, honours=frozenset({"frequency_penalty"}), repeats_stop=True),
-        Kind(name="openai", honours=OPENAI),
+        Kind(name="openai", honours=OPENAI, ids=True),
     )
 }
 
@@ -49,7 +50,7 @@ KINDS = {
 def compose(kind: Kind, model: str, generation: Generation) -> tuple[str, dict[str, object]]:
     """Path below the base URL, and body. Raises Rejected, naming a field that this kind of server cannot honour."""
     sampling = generation.sampling
-    _check(kind, sampling)
+    _check(kind, generation)
     body: dict[str, object] = {
         "model": model,
         "stream": True,
@@ -61,10 +62,20 @@ def compose(kind: Kind, model: str, generation: Generation) -> tuple[str, dict[s
     }
     if kind.cache_salt and generation.salt:
         body["cache_salt"] = generation.salt.hex()
-    if generation.prompt.text is not None:
-        return "/completions", body | {"prompt": generation.prompt.text}
+    if not generation.prompt.is_conversation:
+        return "/completions", body | {"prompt": _told(generation)}
     messages = [msgspec.to_builtins(message) for message in generation.prompt.messages]
     return "/chat/completions", body | {"messages": messages}
+
+
+def _told(generation: Generation) -> str | list[int]:
+    """A gap is told in ids too: the servers' own field for what is behind it is refused by most of them."""
+    prompt = generation.prompt
+    if prompt.text is not None and prompt.suffix is None:
+        return prompt.text
+    ids = generation.ids if generation.ids is not None else prompt.ids
+    assert ids is not None  # `_check` has refused a gap without
+    return list(ids)
 
 
 def _options(kind: Kind, sampling: Sampling) -> dict[str, object]:
@@ -96,13 +107,20 @@ def _never(sampling: Sampling) -> dict[str, bool]:
     }
 
 
-def _check(kind: Kind, sampling: Sampling) -> None:
-    refused = [field for field in _asked(sampling) if field not in kind.honours]
+def _check(kind: Kind, generation: Generation) -> None:
+    prompt, sampling = generation.prompt, generation.sampling
+    refused = []
+    if prompt.ids is not None and not kind.ids:
+        refused.append("prompt")
+    if prompt.suffix is not None and not (kind.ids and generation.ids and "stop_token_ids" in kind.honours):
+        refused.append("suffix")
+    refused += [field for field in _asked(sampling) if field not in kind.honours]
     if sampling.top_k and kind.no_top_k is None:
         refused.append("top_k")
     refused += [field for field, asked in _never(sampling).items() if asked]
     if refused:
+        what = "token ids" if refused[0] == "prompt" else "it"
         raise Rejected(
-            f"{refused[0]}: this model runs on a server that does not support it ({kind.name})",
+            f"{refused[0]}: this model runs on a server that does not support {what} ({kind.name})",
             "unsupported_parameter",
         )

@@ -21,6 +21,7 @@ import tokenizers
 
 from backends.catalogue import ModelError
 from backends.chat_template import ChatTemplate, TemplateError
+from backends.infill import find_infill
 from backends.prompt import ChatMessage, Prompt
 
 __all__ = ["Detokenizer", "TemplateError", "Tokenizer", "write_vocabulary"]
@@ -55,8 +56,11 @@ class Tokenizer:
         self._byte_level = _is_byte_level(msgspec.json.decode(content, type=_Layout).decoder)
         self._family = hashlib.sha256(content + json.dumps([template, tokens]).encode()).hexdigest()
         added = self._tokenizer.get_added_tokens_decoder().values()
-        special = sorted(re.escape(token.content) for token in added if token.special)
-        self._special = re.compile(f"(?=(?:{'|'.join(special)}))") if special else None
+        self.infill = find_infill(self._tokenizer.token_to_id)  # None: the model cannot fill gaps
+        special = {token.content for token in added if token.special}
+        special.update(self.infill.names if self.infill is not None else ())
+        names = "|".join(sorted(map(re.escape, special)))
+        self._special = re.compile(f"(?=(?:{names}))") if special else None
 
     @property
     def family(self) -> str:
@@ -66,14 +70,19 @@ class Tokenizer:
     async def encode(self, prompt: Prompt) -> list[int]:
         """Render (for conversations, with the generation prompt) and encode, in a thread. Raises TemplateError.
 
-        A text to continue is encoded as it is: control tokens written in it are control tokens, and a BOS comes
-        first where the tokenizer adds one; an empty text may thus be no token at all. In a conversation control
-        tokens come from the template only; what a message says that looks like one stays text.
+        A text to continue is encoded as it is: control tokens written in it are control tokens, for who writes it
+        writes the whole prompt, and may have a template of their own. A BOS comes first where the tokenizer adds
+        one; an empty text may thus be no token at all. In a conversation control tokens come from the template only,
+        and around a gap only those that mark it; what a message or a file says that looks like one stays text.
         """
         return await asyncio.to_thread(self.encode_now, prompt)
 
     def encode_now(self, prompt: Prompt) -> list[int]:
         """What `encode` does, on the calling thread: not for an event loop."""
+        if prompt.ids is not None:
+            return list(prompt.ids)
+        if prompt.text is not None and prompt.suffix is not None:
+            return self._around_gap(prompt.text, prompt.suffix)
         if prompt.text is not None:
             return self._ids([prompt.text], add_special_tokens=True)
         if self._template is None:
@@ -83,6 +92,13 @@ class Tokenizer:
         cut = f"\N{OBJECT REPLACEMENT CHARACTER}{secrets.token_hex(8)}\N{OBJECT REPLACEMENT CHARACTER}"
         rendered = self._template.render([self._defused(message, cut) for message in prompt.messages])
         return self._ids(rendered.split(cut), add_special_tokens=False)
+
+    def _around_gap(self, before: str, after: str) -> list[int]:
+        if self.infill is None:
+            raise TemplateError("this model was not taught to fill gaps")
+        begin = self._ids([""], add_special_tokens=True)
+        encoded = [self._ids(self._disarmed(text), add_special_tokens=False) for text in (before, after)]
+        return begin + self.infill.around(*encoded)
 
     def _ids(self, texts: list[str], add_special_tokens: bool) -> list[int]:
         # Unlike `encode`, the batch call releases the interpreter while it works.
@@ -94,9 +110,14 @@ class Tokenizer:
         fields = {"role": message.role, "content": message.content}
         if message.name is not None:
             fields["name"] = message.name
+        return {key: cut.join(self._disarmed(text)) for key, text in fields.items()}
+
+    def _disarmed(self, text: str) -> list[str]:
+        """The text in pieces, cut behind the first character of each control token's name, overlapping ones too."""
         if self._special is None:
-            return fields
-        return {key: _insert(text, cut, self._special) for key, text in fields.items()}
+            return [text]
+        starts = [match.start() + 1 for match in self._special.finditer(text)]
+        return [text[start:end] for start, end in zip([0, *starts], [*starts, len(text)], strict=True)]
 
     def vocabulary(self) -> list[bytes]:
         """For each id its bytes; empty for special tokens and for ids that stand for nothing."""
@@ -164,13 +185,6 @@ def write_vocabulary(tokenizer: Tokenizer, path: Path) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_bytes(msgspec.msgpack.encode(tokenizer.vocabulary()))
     partial.rename(path)
-
-
-def _insert(text: str, cut: str, special: re.Pattern[str]) -> str:
-    """`cut` behind the first character of each match, overlapping ones too."""
-    starts = [match.start() + 1 for match in special.finditer(text)]
-    pieces = [text[start:end] for start, end in zip([0, *starts], [*starts, len(text)], strict=True)]
-    return cut.join(pieces)
 
 
 def _read(path: Path) -> bytes:

@@ -7,7 +7,8 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from backends.backend import Delta, Generation, Sampling
@@ -27,6 +28,7 @@ from gateway.prompts import Encoded
 from gateway.recall import Memory, Recalled
 from gateway.request import Answer, Card, Decision, Request, Route
 from gateway.routing import Signals, TierSignals, fits
+from gateway.several import on_one_tier, together
 from gateway.telemetry import Traces
 from gateway.tenants import engine_tag
 from gateway.tiers import Replica, Tier
@@ -87,35 +89,52 @@ class Dispatcher:
 
     async def run(self, request: Request) -> Answer:
         """Returns once the answer has begun. Raises ApiError, and BackendError when every attempt failed."""
+        [answer] = await self.run_all((request,))
+        return answer
+
+    async def run_all(self, requests: Sequence[Request]) -> Sequence[Answer]:
+        """One call's requests, on one tier and under one reservation. As `run`; where one fails, all of them end."""
         started = time.monotonic()
-        deadline = asyncio.get_running_loop().time() + request.timeout
-        outlook = self._affordable(request, await self._scout.look(request))
-        reserved = self._worst(request, outlook.signals)
+        first = requests[0]
+        deadline = asyncio.get_running_loop().time() + first.timeout
+        outlooks = self._affordable(requests, [await self._scout.look(request) for request in requests])
+        reserved = sum(map(self._worst, requests, outlooks), NOTHING)
         with self._traces.span("headrace.reserve", tokens=reserved.tokens):
-            charge = await self._meter.reserve(request.tenant, request.id, reserved)
-        try:
-            patience = min(self._server.restart_patience, request.timeout)
-            outlook = await self._scout.settled(outlook, patience)
-            route = await self._route(request, outlook)
+            charge = await self._meter.reserve(first.tenant, first.id, reserved, parts=len(requests))
+        answers: dict[str, Answer] = {}  # those that have begun
+
+        async def begin(request: Request, outlook: Outlook, route: Route) -> None:
             recalled = await self._memory.open(request, outlook.recalled)
+            encoded = outlook.encoded
             attempt = await cascade.run(
                 route,
                 self._tiers,
-                outlook.encoded.cached,
-                lambda tier, replica: self._start(
-                    request, recalled, outlook.encoded, tier, replica, deadline
-                ),
+                encoded.cached,
+                lambda tier, replica: self._start(request, recalled, encoded, tier, replica, deadline),
                 request.ledger,
             )
+            self._scout.answers(request, outlook, attempt.tier.name)
+            answers[request.id] = self._answer(request, recalled, charge, route, attempt, encoded, started)
+
+        try:
+            patience = min(self._server.restart_patience, first.timeout)
+            outlooks = [await self._scout.settled(outlook, patience) for outlook in outlooks]
+            routes = [await self._route(*asked) for asked in zip(requests, outlooks, strict=True)]
+            await together(list(map(begin, requests, outlooks, on_one_tier(routes, [*self._tiers]))))
         except BaseException:
-            await self._meter.settle(charge, NOTHING)
+            await self._give_up(charge, answers.values(), len(requests))
             raise
-        self._scout.answers(request, outlook, attempt.tier.name)
-        return self._answer(request, recalled, charge, route, attempt, outlook.encoded, started)
+        return [answers[request.id] for request in requests]
+
+    async def _give_up(self, charge: Charge, begun: Collection[Answer], parts: int) -> None:
+        """What has begun settles its own part when it is closed."""
+        await self._meter.settle(charge, NOTHING, parts=parts - len(begun))
+        for answer in begun:
+            await answer.deltas.aclose()
 
     async def decide(self, request: Request) -> Decision:
         """Where `run` would send it now, and why. Nothing is reserved, run or stored. Raises ApiError as `run`."""
-        outlook = self._affordable(request, await self._scout.look(request))
+        [outlook] = self._affordable((request,), [await self._scout.look(request)])
         route = self._scout.route(request, outlook, await self._scout.assessed(request, outlook))
         return Decision(
             route=route,
@@ -127,24 +146,29 @@ class Dispatcher:
         """Tokens of the prompt on the tier that the model means, for auto on the cheapest allowed. Raises ApiError."""
         return await self._scout.count(request)
 
-    def _affordable(self, request: Request, outlook: Outlook) -> Outlook:
-        """Without the tiers where the request could cost more than its tenant allows. Raises ApiError 400."""
-        limit = request.tenant.max_request_price
+    def _affordable(self, requests: Sequence[Request], outlooks: Sequence[Outlook]) -> Sequence[Outlook]:
+        """Without the tiers where the call could cost more than its tenant allows. Raises ApiError 400."""
+        limit = requests[0].tenant.max_request_price
         if limit is None:
-            return outlook
-        worst = {
-            t.name: self._worst(request, [t]).money for t in outlook.signals if fits(t, request.max_tokens)
-        }
+            return outlooks
+        worst: Counter[str] = Counter()  # money by tier
+        for request, outlook in zip(requests, outlooks, strict=True):
+            for tier in outlook.signals:
+                if fits(tier, request.max_tokens):
+                    worst[tier.name] += self._worst(request, replace(outlook, signals=(tier,))).money
         if min(worst.values()) > billionths(limit):
             raise too_expensive(min(worst.values()) / NANO, limit)
-        affordable = [t for t in outlook.signals if worst.get(t.name, 0) <= billionths(limit)]
-        return replace(outlook, signals=tuple(affordable))
+        dear = {tier for tier, money in worst.items() if money > billionths(limit)}
+        return [
+            replace(outlook, signals=tuple(tier for tier in outlook.signals if tier.name not in dear))
+            for outlook in outlooks
+        ]
 
-    def _worst(self, request: Request, signals: Sequence[TierSignals]) -> Amount:
+    def _worst(self, request: Request, outlook: Outlook) -> Amount:
         """What the request takes at most, on any tier that it fits, however many attempts its chain has."""
         worst = [
             (tier.prompt_tokens, request.n * self._max_tokens(request, tier), tier.price)
-            for tier in signals
+            for tier in outlook.signals
             if fits(tier, request.max_tokens)
         ]
         return Amount(
@@ -187,7 +211,7 @@ class Dispatcher:
             id=request.id,
             prompt=encoded.prompt,
             ids=encoded.of(replica),
-            sampling=_sampling(request, min(self._server.default_max_tokens, room)),
+            sampling=_sampling(request, min(self._server.default_max_tokens, room), encoded.ends(replica)),
             salt=salt,
             tenant=engine_tag(salt),
             session="" if session is None else engine_tag(salt, session.id),
@@ -239,12 +263,14 @@ class Dispatcher:
             tier=attempt.tier.name,
             route=route,
             session=session,
+            spelled=(encoded.spelled(attempt.replica),),
             headers=headers,
             deltas=AnswerStream(attempt, epilogue),
         )
 
 
-def _sampling(request: Request, default_max_tokens: int) -> Sampling:
+def _sampling(request: Request, default_max_tokens: int, ends: tuple[int, ...]) -> Sampling:
+    """`ends`: end tokens besides the model's own."""
     return Sampling(
         max_tokens=default_max_tokens if request.max_tokens is None else request.max_tokens,
         temperature=request.temperature,
@@ -252,7 +278,7 @@ def _sampling(request: Request, default_max_tokens: int) -> Sampling:
         top_k=request.top_k,
         seed=request.seed if request.seed is not None else secrets.randbits(63),
         stop=request.stop,
-        stop_token_ids=request.stop_token_ids,
+        stop_token_ids=request.stop_token_ids + (() if request.ignore_eos else ends),
         ignore_eos=request.ignore_eos,
         min_p=request.min_p,
         presence_penalty=request.presence_penalty,

@@ -33,6 +33,14 @@ class Amount:
     output: int = 0
     money: int = 0
 
+    def __add__(self, other: "Amount") -> "Amount":
+        return Amount(
+            tokens=self.tokens + other.tokens,
+            input=self.input + other.input,
+            output=self.output + other.output,
+            money=self.money + other.money,
+        )
+
 
 NOTHING = Amount()
 

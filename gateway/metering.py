@@ -11,6 +11,7 @@ from gateway.config import Budget, Limits, Tenant
 from gateway.errors import ApiError
 from gateway.limits import (
     BUDGETS,
+    NOTHING,
     Amount,
     LimitExceeded,
     LimitName,
@@ -47,13 +48,18 @@ def share_of(limits: Limits, gateways: int) -> Limits:
 
 @dataclass(slots=True, kw_only=True)
 class Charge:
-    """One reservation and the store that holds it. `degraded`: a local share, since the store did not answer."""
+    """One reservation and the store that holds it. `degraded`: a local share, since the store did not answer.
+
+    `parts` of it are not settled yet; the others have used `used`.
+    """
 
     tenant: Tenant
     reservation: Reservation
     store: LimitStore
     limits: Limits
     degraded: bool
+    parts: int = 1
+    used: Amount = NOTHING
 
     @property
     def headers(self) -> dict[str, str]:
@@ -75,8 +81,11 @@ class Meter:
         self._metrics = metrics
         self._gateways = gateways
 
-    async def reserve(self, tenant: Tenant, request_id: str, amount: Amount) -> Charge:
-        """Raises ApiError 429, 503 for a budget that nobody can look up; nothing is consumed then."""
+    async def reserve(self, tenant: Tenant, request_id: str, amount: Amount, *, parts: int = 1) -> Charge:
+        """`parts`: how many will be settled, each for itself.
+
+        Raises ApiError 429, 503 for a budget that nobody can look up; nothing is consumed then.
+        """
         try:
             try:
                 charge = await self._reserve(tenant, request_id, amount)
@@ -89,6 +98,7 @@ class Meter:
             self._metrics.limit(refusal.limit, "deny")
             raise _refused(refusal) from refusal
         self._metrics.limit("all", "degraded" if charge.degraded else "allow")
+        charge.parts = parts
         return charge
 
     async def _reserve(self, tenant: Tenant, request_id: str, amount: Amount) -> Charge:
@@ -108,9 +118,13 @@ class Meter:
             tenant=tenant, reservation=reservation, store=self._fallback, limits=limits, degraded=True
         )
 
-    async def settle(self, charge: Charge, used: Amount) -> None:
+    async def settle(self, charge: Charge, used: Amount, *, parts: int = 1) -> None:
         """Never lost to a cancellation: the client's going away is no reason to keep a reservation."""
-        settling = asyncio.ensure_future(self._settle(charge, used))
+        charge.used += used
+        charge.parts -= parts
+        if charge.parts or not parts:
+            return
+        settling = asyncio.ensure_future(self._settle(charge, charge.used))
         try:
             await asyncio.shield(settling)
         except asyncio.CancelledError:

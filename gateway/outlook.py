@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from backends.prompt import Prompt
 from classifier import Assessment
+from gateway.capability import able
 from gateway.desk import Desk
 from gateway.errors import ApiError
 from gateway.loops import Loops
@@ -22,7 +23,6 @@ from prefixcache.affinity import Affinity
 AUTO = "auto"
 LOOK_AGAIN = 0.05  # seconds
 SOON = 4000  # characters whose assessment is over before a thread would have started
-PROMPT_FIELDS = {"completions": "prompt", "responses": "input"}  # elsewhere: messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class Scout:
         """What a route is decided by. A named tier needs no assessment, and no person spoke in a tool loop."""
         pinned = None if outlook.named is not None else self._loops.tier(request, outlook.recalled.turns)
         judges = outlook.named is None and all(pinned != tier.name for tier in outlook.signals)
-        assessment = await self._assess(outlook.encoded.prompt) if judges else None
+        assessment = await self._assess(outlook) if judges else None
         return Signals(tiers=outlook.signals, assessment=assessment, pinned=pinned)
 
     def route(self, request: Request, outlook: Outlook, signals: Signals) -> Route:
@@ -119,13 +119,13 @@ class Scout:
         _, tiers = self._resolve(request)
         return (await encode(request.prompt, tiers[:1])).tokens(tiers[0])
 
-    def _resolve(self, request: Request) -> tuple[str | None, list[Tier]]:
+    def _resolve(self, request: Request) -> tuple[str | None, Sequence[Tier]]:
         """The tier that the client named (None for auto) and the tiers that may run, the cheapest first."""
         name = self._aliases.get(request.model, request.model)
         allowed = request.tenant.tiers
         tiers = [t for t in self._tiers.values() if allowed is None or t.name in allowed]
         if name == AUTO:
-            return None, tiers
+            return None, able(request.prompt, request.prompt_field, tiers)
         if name not in self._tiers:
             known = ", ".join((AUTO, *self._tiers, *self._aliases))
             raise ApiError(
@@ -138,13 +138,13 @@ class Scout:
             raise ApiError(
                 403, f"model: tier {name} is not open to this tenant", code="model_not_allowed", param="model"
             )
-        return name, [self._tiers[name]]
+        return name, able(request.prompt, request.prompt_field, [self._tiers[name]])
 
     async def _encode(
         self, request: Request, recalled: Recalled, tiers: Sequence[Tier]
     ) -> tuple[Encoded, Recalled]:
         """The prompt in each tier's tokens; a recalled history too long for all of them loses its oldest turns."""
-        prompt = request.prompt if request.prompt.text is not None else Prompt(messages=recalled.messages)
+        prompt = Prompt(messages=recalled.messages) if request.prompt.is_conversation else request.prompt
         encoded = await encode(prompt, tiers)
         if recalled.session is not None and not any(
             fits(signals, request.max_tokens) for signals in _signals(encoded, tiers)
@@ -155,8 +155,8 @@ class Scout:
             encoded.look_up(tiers, self._affinity, self._salts[request.tenant.name])
         return encoded, recalled
 
-    async def _assess(self, prompt: Prompt) -> Assessment:
-        text = _last_words(prompt)
+    async def _assess(self, outlook: Outlook) -> Assessment:
+        text = outlook.encoded.words(self._tiers[outlook.signals[0].name].replicas[0])
         with self._traces.span("headrace.classify") as span:
             if len(text) <= SOON:
                 assessment = self._assess_text(text)
@@ -187,14 +187,6 @@ def _tier_signals(encoded: Encoded, tier: Tier) -> TierSignals:
     )
 
 
-def _last_words(prompt: Prompt) -> str:
-    """What the person asks now: the last user message, or the text to continue."""
-    if prompt.text is not None:
-        return prompt.text
-    users = [message.content for message in prompt.messages if message.role == "user"]
-    return users[-1] if users else prompt.messages[-1].content
-
-
 def _no_tier(error: NoRoute) -> ApiError:
     return ApiError(
         503, f"No tier can answer now: {error}.", type="server_error", code="no_tier_available",
@@ -209,5 +201,5 @@ def _too_long(request: Request, longest: TierSignals) -> ApiError:
         f"This model's maximum context length is {longest.context_length} tokens. "
         f"Your request needs {longest.prompt_tokens} tokens for the prompt{asked}. Please shorten it.",
         code="context_length_exceeded",
-        param=PROMPT_FIELDS.get(request.endpoint, "messages"),
+        param=request.prompt_field,
     )

@@ -35,6 +35,29 @@ class Encoded:
         ids = self.of(replica)
         return self.estimate if ids is None else len(ids)
 
+    def ends(self, replica: Replica) -> tuple[int, ...]:
+        """The tokens besides the model's own that end the answer: around a gap, those that end its middle."""
+        tokenizer = replica.backend.tokenizer
+        if self.prompt.suffix is None or tokenizer is None or tokenizer.infill is None:
+            return ()
+        return tokenizer.infill.ends
+
+    def words(self, replica: Replica) -> str:
+        """What the person asks now: the last user message, or the text to continue. `replica` can spell out ids."""
+        if self.prompt.text is not None:
+            return self.prompt.text
+        if self.prompt.ids is not None:
+            return self.spelled(replica)
+        users = [message.content for message in self.prompt.messages if message.role == "user"]
+        return users[-1] if users else self.prompt.messages[-1].content
+
+    def spelled(self, replica: Replica) -> str:
+        """A prompt of ids as text; empty for others, and where the tokenizer is unknown."""
+        tokenizer = replica.backend.tokenizer
+        if self.prompt.ids is None or tokenizer is None:
+            return ""
+        return tokenizer.detokenizer().finish(list(self.prompt.ids), trim=0)
+
     def look_up(self, tiers: Iterable[Tier], affinity: Affinity, salt: bytes) -> None:
         """Fill `cached` from what the engines have reported."""
         keys: dict[tuple[str, int], list[bytes]] = {}
@@ -65,6 +88,8 @@ async def encode(prompt: Prompt, tiers: Iterable[Tier]) -> Encoded:
 
 def estimate(prompt: Prompt) -> int:
     """Tokens of a prompt by an unknown tokenizer, rather too many than too few."""
+    if prompt.ids is not None:
+        return len(prompt.ids)
     if prompt.text is not None:
         return len(prompt.text) // CHARACTERS_PER_TOKEN + 1
     return sum(length // CHARACTERS_PER_TOKEN + TOKENS_PER_MESSAGE for length in prompt.lengths())

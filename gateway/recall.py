@@ -44,7 +44,7 @@ class Memory:
         incoming = tuple(Turn(role=m.role, content=m.content, name=m.name) for m in request.prompt.messages)
         if request.session is None:
             return Recalled(turns=incoming, new=incoming)
-        if request.prompt.text is not None:
+        if not request.prompt.is_conversation:
             raise ApiError(400, "x-session-id: a session needs chat messages", param="x-session-id")
         if request.session == NEW:
             return Recalled(session=Session(id=""), turns=incoming, new=incoming)

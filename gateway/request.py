@@ -22,6 +22,7 @@ class Request:
     tenant: Tenant
     model: str  # "auto", a tier's name, or an alias, as the client wrote it
     prompt: Prompt
+    prompt_field: str = "messages"  # the client's name for the prompt, for errors
     max_tokens: int | None = None
     temperature: float = 1.0
     top_p: float = 1.0
@@ -89,6 +90,7 @@ class Answer:
     tier: str
     route: Route
     session: str | None
+    spelled: tuple[str, ...] = ("",)  # the prompts as text, where they came as token ids
     headers: dict[str, str] = field(default_factory=dict)  # x-headrace-*, x-ratelimit-*, x-session-id
     deltas: Deltas
 

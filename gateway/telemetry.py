@@ -184,7 +184,7 @@ class Traces:
         self, tier: str, replica: Replica, generation: Generation, parent: Context
     ) -> AsyncGenerator[Delta, None]:
         # Never the current span: a generator runs in the contexts of whoever pulls it.
-        operation = "text_completion" if generation.prompt.text is not None else "chat"
+        operation = "chat" if generation.prompt.is_conversation else "text_completion"
         span = self._tracer.start_span(f"{operation} {tier}", context=parent, kind=SpanKind.CLIENT)
         if span.is_recording():
             span.set_attributes(self._asked(operation, tier, replica, generation))

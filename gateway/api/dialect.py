@@ -105,5 +105,9 @@ class Dialect(ABC, Generic[B, R]):
     async def open(self, body: B, tenant: Tenant) -> tuple[Prompt, R]:
         """What the model is asked, and how its answer will be told. Raises ApiError."""
 
+    def requests(self, body: B, request: Request) -> Sequence[Request]:
+        """What is to be run: one request but where a body holds several prompts. The first is `request`."""
+        return (request,)
+
     async def keep(self, request: Request, rendering: R) -> None:
         """Called once when an answer is over, however it ended, before the client is told. Does not raise."""

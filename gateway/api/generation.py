@@ -25,6 +25,7 @@ from gateway.drain import Drain
 from gateway.errors import ClientGone, as_api_error
 from gateway.exchange import Exchange, exchange_of
 from gateway.request import Answer, Card, Decision, Endpoint, Request
+from gateway.several import as_one
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ TIMEOUT_HEADER = "x-headrace-timeout-ms"
 class Dispatches(Protocol):
     """What the front door needs of `gateway.dispatch.Dispatcher`."""
 
-    async def run(self, request: Request) -> Answer: ...
+    async def run_all(self, requests: Sequence[Request]) -> Sequence[Answer]: ...
 
     async def decide(self, request: Request) -> Decision: ...
 
@@ -52,9 +53,13 @@ T = TypeVar("T")
 @dataclass(slots=True)
 class _Call(Generic[R]):
     exchange: Exchange
-    request: Request
+    requests: Sequence[Request]
     rendering: R
     kept: bool = False
+
+    @property
+    def request(self) -> Request:
+        return self.requests[0]
 
 
 class Generation(Generic[B, R]):
@@ -75,7 +80,7 @@ class Generation(Generic[B, R]):
         request = request_of(
             exchange, self._dialect.endpoint, body, prompt, session, http.headers, self._server
         )
-        call = _Call(exchange, request, rendering)
+        call = _Call(exchange, self._dialect.requests(body, request), rendering)
         if body.stream:
             await self._streamed(call, receive, send)
         else:
@@ -140,7 +145,8 @@ class Generation(Generic[B, R]):
             await self._dialect.keep(call.request, call.rendering)
 
     async def _answer(self, call: _Call[R]) -> Answer:
-        answer = call.exchange.answer = await self._dispatcher.run(call.request)
+        answers = await self._dispatcher.run_all(call.requests)
+        answer = call.exchange.answer = as_one(answers, call.request.n)
         call.exchange.first_text = call.exchange.seconds
         return answer
 

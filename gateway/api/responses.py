@@ -112,7 +112,11 @@ class ResponsesBody(OpenAIBody, frozen=True, kw_only=True):
 
     def sampled(self, request: Request) -> Request:
         return replace(
-            request, max_tokens=self.max_output_tokens, temperature=self.temperature, top_p=self.top_p
+            request,
+            prompt_field="input",
+            max_tokens=self.max_output_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
         )
 
 

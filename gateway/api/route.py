@@ -10,7 +10,7 @@ from gateway.api import chat, completions
 from gateway.api.chat import ChatBody
 from gateway.api.completions import CompletionBody
 from gateway.api.generation import Dispatches, decoded, request_of
-from gateway.api.strictjson import decode_object
+from gateway.api.strictjson import decode_object, invalid
 from gateway.config import Server
 from gateway.exchange import exchange_of
 from gateway.request import Decision
@@ -25,6 +25,8 @@ class Routing:
 
     async def decide(self, http: HttpRequest) -> Response:
         body = await decoded(_decode, await http.body())
+        if isinstance(body, CompletionBody) and len(body.prompts) > 1:
+            raise invalid("prompt", "one is decided on at a time")
         request = request_of(
             exchange_of(http.scope),
             "chat" if isinstance(body, ChatBody) else "completions",

@@ -101,6 +101,9 @@ class ScriptedDispatcher:
     closed: int = 0
     pulled: int = 0
 
+    async def run_all(self, requests: Sequence[Request]) -> Sequence[Answer]:
+        return [await self.run(request) for request in requests]
+
     async def run(self, request: Request) -> Answer:
         self.requests.append(request)
         self.waiting += 1

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from gateway.api.completions import OFF, CompletionBody, decode
+from backends.prompt import Prompt
+from gateway.api.completions import MAX_PROMPTS, CompletionBody, decode
 from gateway.errors import ApiError
 
 
@@ -27,9 +28,34 @@ def test_logprobs_and_echo() -> None:
     assert (body.told_logprobs, body.echo, body.most_tokens) == (20, True, 0)
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name in OFF for value in (None, *OFF[name])])
-def test_what_is_off_may_be_said(name: str, value: Any) -> None:
-    assert parse(**{name: value}) == parse()
+@pytest.mark.parametrize(
+    "off", [{"store": False}, {"store": None}, {"suffix": ""}, {"suffix": None}, {"best_of": None}]
+)
+def test_what_is_off_may_be_said(off: dict[str, Any]) -> None:
+    assert parse(**off) == parse()
+
+
+def test_best_of_may_say_that_all_are_told() -> None:
+    assert parse(n=3, best_of=3).n == 3
+
+
+@pytest.mark.parametrize(
+    ("prompt", "named"),
+    [
+        ("a", {"prompt": "a"}),
+        (["a", "b"], {"prompt[0]": "a", "prompt[1]": "b"}),
+        ([1, 2], {"prompt": [1, 2]}),
+        ([[1, 2], [3]], {"prompt[0]": [1, 2], "prompt[1]": [3]}),
+        (["a"] * MAX_PROMPTS, {f"prompt[{n}]": "a" for n in range(MAX_PROMPTS)}),
+    ],
+)
+def test_every_shape_of_prompts(prompt: Any, named: dict[str, Any]) -> None:
+    assert dict(parse(prompt=prompt).prompts) == named
+
+
+def test_a_gap_is_between_two_texts() -> None:
+    assert parse(prompt="", suffix="after").to_prompt() == Prompt(text="", suffix="after")
+    assert parse(prompt=[5, 6]).to_prompt() == Prompt(ids=(5, 6))
 
 
 @pytest.mark.parametrize(
@@ -38,9 +64,22 @@ def test_what_is_off_may_be_said(name: str, value: Any) -> None:
         ({"prompt": None}, "prompt", "missing_required_parameter"),
         ({"prompt": ""}, "prompt", "invalid_value"),
         ({"prompt": []}, "prompt", "invalid_value"),
-        ({"prompt": ["a", "b"]}, "prompt", "invalid_value"),
-        ({"prompt": [1, 2]}, "prompt", "invalid_value"),
-        ({"prompt": [[1, 2]]}, "prompt", "invalid_value"),
+        ({"prompt": ["a", ""]}, "prompt[1]", "invalid_value"),
+        ({"prompt": ["a", 1]}, "prompt", "invalid_value"),
+        ({"prompt": [1.5]}, "prompt[0]", "invalid_value"),
+        ({"prompt": [[1, 2.0]]}, "prompt[0][1]", "invalid_value"),
+        ({"prompt": [[[1]]]}, "prompt[0][0]", "invalid_value"),
+        ({"prompt": [{}]}, "prompt[0]", "invalid_value"),
+        ({"prompt": [1, [2]]}, "prompt", "invalid_value"),
+        ({"prompt": [[1], []]}, "prompt[1]", "invalid_value"),
+        ({"prompt": [[1], [1, -2]]}, "prompt[1][1]", "invalid_value"),
+        ({"prompt": [1, 2**31]}, "prompt[1]", "invalid_value"),
+        ({"prompt": [True]}, "prompt[0]", "invalid_value"),
+        ({"prompt": ["a"] * 65}, "prompt", "invalid_value"),
+        ({"prompt": [1], "suffix": "x"}, "suffix", "invalid_value"),
+        ({"suffix": "x", "echo": True}, "echo", "invalid_value"),
+        ({"suffix": 1}, "suffix", "invalid_value"),
+        ({"n": 2, "best_of": 1}, "best_of", "unsupported_parameter"),
         ({"prompt": 5}, "prompt", "invalid_value"),
         ({"messages": []}, "messages", "unknown_parameter"),
         ({"max_completion_tokens": 5}, "max_completion_tokens", "unknown_parameter"),
@@ -48,7 +87,6 @@ def test_what_is_off_may_be_said(name: str, value: Any) -> None:
         ({"echo": 1}, "echo", "invalid_value"),
         ({"max_tokens": 0}, "max_tokens", "invalid_value"),
         ({"max_tokens": -1, "echo": True}, "max_tokens", "invalid_value"),
-        ({"suffix": "x"}, "suffix", "unsupported_parameter"),
         ({"logprobs": True}, "logprobs", "invalid_value"),
         ({"logprobs": 21}, "logprobs", "invalid_value"),
         ({"logprobs": -1}, "logprobs", "invalid_value"),

@@ -50,8 +50,10 @@ def play(answer: Answer) -> Callable[..., list[dict[str, Any]]]:
     """The choices of all chunks of a stream, in order."""
 
     def choices(rendering: Rendering, deltas: Sequence[Delta], ending: Ending) -> list[dict[str, Any]]:
-        pieces = [chunk for delta in deltas for chunk in rendering.piece(delta)]
-        chunks = [*rendering.opening(answer), *pieces, *rendering.closing(ending)]
+        chunks = [*rendering.opening(answer)]
+        for delta in deltas:
+            chunks += rendering.piece(delta)
+        chunks += rendering.closing(ending)
         return [choice for chunk in chunks for choice in chunk["choices"]]
 
     return choices

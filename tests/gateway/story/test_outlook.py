@@ -120,9 +120,8 @@ def request_without_limits(request: Request) -> Request:
         ({"model": "gpt-5"}, 404, "model_not_found", "model"),
         ({"model": "13b", "tiers": ("7b",)}, 403, "model_not_allowed", "model"),
         ({"max_tokens": 1000}, 400, "context_length_exceeded", "messages"),
-        ({"max_tokens": 1000, "endpoint": "messages"}, 400, "context_length_exceeded", "messages"),
-        ({"max_tokens": 1000, "endpoint": "responses"}, 400, "context_length_exceeded", "input"),
-        ({"max_tokens": 1000, "endpoint": "completions"}, 400, "context_length_exceeded", "prompt"),
+        ({"max_tokens": 1000, "prompt_field": "input"}, 400, "context_length_exceeded", "input"),
+        ({"max_tokens": 1000, "prompt_field": "prompt[1]"}, 400, "context_length_exceeded", "prompt[1]"),
         ({"session": "sess_unknown"}, 404, "session_not_found", "x-session-id"),
     ],
 )
