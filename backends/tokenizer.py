@@ -1,7 +1,7 @@
 """Text to token ids and back, without torch: `tokenizers`, and chat templates in a sandboxed jinja2.
 
-Also the engine's vocabulary file: msgpack, for each id its bytes (`write_vocabulary`). The engine matches stop strings
-on these bytes and knows nothing else of text.
+Also the engine's vocabulary file (`write_vocabulary`). The engine matches stop strings and grammars on the bytes in it
+and knows nothing else of text.
 """
 
 import asyncio
@@ -23,9 +23,11 @@ from backends.catalogue import ModelError
 from backends.chat_template import ChatTemplate, TemplateError
 from backends.infill import find_infill
 from backends.prompt import ChatMessage, Prompt
+from backends.wire import Vocabulary
 
 __all__ = ["Detokenizer", "TemplateError", "Tokenizer", "write_vocabulary"]
 
+_NAME = re.compile(r"<[^<>\s]+>")  # as llguidance's grammars write them
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
 
@@ -136,6 +138,16 @@ class Tokenizer:
                 vocabulary[id] = added[id].content.encode()
         return vocabulary
 
+    def names(self) -> dict[int, str]:
+        """The tokens that a grammar can ask for by name: control tokens, and others that were added in their style."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        named = {
+            id: token.content
+            for id, token in added.items()
+            if token.special or _NAME.fullmatch(token.content)
+        }
+        return dict(sorted(named.items()))
+
     def token(self, id: int) -> tuple[str, bytes]:
         """One token decoded alone: its text, with U+FFFD for what is no whole character, and its bytes.
 
@@ -181,9 +193,10 @@ class Detokenizer:
 
 
 def write_vocabulary(tokenizer: Tokenizer, path: Path) -> None:
-    """The engine's vocabulary file, whole or not at all: msgpack, a list of bytes by id."""
+    """The engine's vocabulary file, whole or not at all: `wire.Vocabulary` in msgpack."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_bytes(msgspec.msgpack.encode(tokenizer.vocabulary()))
+    vocabulary = Vocabulary(tokenizer.vocabulary(), tokenizer.names())
+    partial.write_bytes(msgspec.msgpack.encode(vocabulary))
     partial.rename(path)
 
 

@@ -15,6 +15,7 @@ MAX_SOCKET_PATH = 107  # sun_path of unix(7), less its final zero
 MAX_ANSWERS = 8  # to one prompt
 MAX_TOP = 20  # alternatives told with each token
 MAX_BIASED = 1024  # tokens with a bias
+MAX_GRAMMAR = 131_072  # characters of a grammar's source
 
 FinishReason = Literal["stop", "length", "abort", "deadline", "error"]
 Traffic = Literal["interactive", "batch"]
@@ -200,6 +201,13 @@ BANDS = (
 )
 
 
+class Vocabulary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an engine is told of its tokens: a file of msgpack."""
+
+    data: list[bytes]  # by id; empty for control tokens and for ids that stand for nothing
+    names: dict[int, str]  # of the tokens that a grammar can ask for by name: `<tool_call>`
+
+
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything an engine process is started with; the supervisor writes it as one JSON file."""
 
@@ -207,7 +215,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     model: str  # folder with config.json and *.safetensors, or a .gguf file
     address: str  # ROUTER: ipc://… or tcp://…
     events: str  # PUB
-    vocabulary: str  # msgpack file: for each token id its bytes (empty for special tokens)
+    vocabulary: str  # file with a `Vocabulary`
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     quantization: Literal["none", "int8"] = "none"  # of the weights; int8 on CPUs only
     device: str = "cpu"

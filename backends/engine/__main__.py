@@ -8,7 +8,7 @@ import msgspec
 
 from backends.engine.faults import with_fault
 from backends.engine.process import Steps, main
-from backends.wire import EngineConfig
+from backends.wire import EngineConfig, Vocabulary
 
 
 def build(config: EngineConfig) -> tuple[Steps, Callable[[int], None]]:
@@ -16,11 +16,20 @@ def build(config: EngineConfig) -> tuple[Steps, Callable[[int], None]]:
     # Only now: OpenMP and numba read the environment when torch and numba are imported.
     from backends.engine.engine import Engine
     from backends.engine.runner import load_runner
+    from backends.engine.trial import TriedCompiler
 
-    vocabulary = msgspec.msgpack.decode(Path(config.vocabulary).read_bytes(), type=list[bytes])
-    runner, eos, vocab_size, max_model_len = load_runner(config, len(vocabulary))
-    faulty = with_fault(runner, os.environ)
-    engine = Engine(config, faulty, vocabulary, eos, vocab_size, max_model_len, border=runner.border)
+    vocabulary = msgspec.msgpack.decode(Path(config.vocabulary).read_bytes(), type=Vocabulary)
+    runner, eos, vocab_size, max_model_len = load_runner(config, len(vocabulary.data))
+    engine = Engine(
+        config,
+        with_fault(runner, os.environ),
+        vocabulary.data,
+        eos,
+        vocab_size,
+        max_model_len,
+        border=runner.border,
+        compile=TriedCompiler(vocabulary, eos, vocab_size).compile,
+    )
     return engine, runner.set_threads
 
 

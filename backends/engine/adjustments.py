@@ -5,9 +5,10 @@ In this order, in float32, on a row's own logits only. A row that asks for nothi
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
 
-from backends.engine.batch import Row, Seen
+from backends.engine.batch import Row, Seen, Words
 from backends.wire import Sampling
 
 
@@ -26,7 +27,9 @@ def adjust(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
 
 
 def _asks(row: Row) -> bool:
-    return row.seen is not None or bool(row.banned) or bool(row.sampling and row.sampling.logit_bias)
+    sampling = row.sampling
+    asked = row.seen is not None or bool(row.banned) or row.allowed is not None
+    return asked or bool(sampling and sampling.logit_bias)
 
 
 def _adjust(logits: torch.Tensor, row: Row) -> None:
@@ -37,6 +40,8 @@ def _adjust(logits: torch.Tensor, row: Row) -> None:
         logits[_ids(sampling.logit_bias, logits)] += logits.new_tensor(list(sampling.logit_bias.values()))
     if row.banned:
         logits[_ids(row.banned, logits)] = -torch.inf
+    if row.allowed is not None:
+        logits.masked_fill_(_forbidden(row.allowed, logits), -torch.inf)
     if row.seen is not None:
         _penalise(logits, row.seen, sampling)
 
@@ -52,6 +57,11 @@ def _penalise(logits: torch.Tensor, seen: Seen, sampling: Sampling) -> None:
     if seen.output and (sampling.presence_penalty or sampling.frequency_penalty):
         counts = logits.new_tensor(list(seen.output.values()))
         logits[_ids(seen.output, logits)] -= sampling.presence_penalty + sampling.frequency_penalty * counts
+
+
+def _forbidden(allowed: Words, logits: torch.Tensor) -> torch.Tensor:
+    bits = np.unpackbits(allowed.view(np.uint8), count=len(logits), bitorder="little")
+    return torch.from_numpy(bits).to(logits.device) == 0
 
 
 def _ids(tokens: Iterable[int], logits: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from backends.wire import MAX_ANSWERS, MAX_BIASED, MAX_TOP, Refused, Sampling, Submit
+from backends.wire import MAX_ANSWERS, MAX_BIASED, MAX_GRAMMAR, MAX_TOP, Grammar, Refused, Sampling, Submit
 
 MAX_STOPS = 32_768  # characters of all stop strings of a request: their automaton takes milliseconds to build
 
@@ -16,6 +16,7 @@ class Limits:
     vocab_size: int
     context_length: int
     eos: frozenset[int] = frozenset()
+    grammars: bool = False  # whether answers can be held to one
 
 
 def refusal(submit: Submit, limits: Limits) -> Refused | None:
@@ -40,8 +41,7 @@ def _faults(submit: Submit, limits: Limits) -> Iterator[str]:
     if submit.timeout is not None and not submit.timeout >= 0:
         yield f"timeout: {submit.timeout} is not a time from now on"
     yield from _sampling_faults(submit.sampling, limits)
-    if submit.sampling.grammar is not None:
-        yield "response_format: this engine does not constrain its answers"
+    yield from _grammar_faults(submit.sampling.grammar, limits)
 
 
 def _sampling_faults(sampling: Sampling, limits: Limits) -> Iterator[str]:
@@ -66,6 +66,18 @@ def _sampling_faults(sampling: Sampling, limits: Limits) -> Iterator[str]:
     yield from _stop_faults(sampling, limits)
     yield from _penalty_faults(sampling)
     yield from _bias_faults(sampling, limits)
+
+
+def _grammar_faults(grammar: Grammar | None, limits: Limits) -> Iterator[str]:
+    """What is seen before it is compiled."""
+    if grammar is None:
+        return
+    if not limits.grammars:
+        yield "sampling.grammar: this engine does not constrain its answers"
+    if len(grammar.source) > MAX_GRAMMAR:
+        yield f"sampling.grammar: {len(grammar.source)} characters are more than {MAX_GRAMMAR}"
+    if any("\ud800" <= letter <= "\udfff" for letter in grammar.source):
+        yield "sampling.grammar: it is no Unicode text"
 
 
 def _penalty_faults(sampling: Sampling) -> Iterator[str]:

@@ -8,7 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from backends.wire import Sampling, Score
+
+Words = NDArray[np.uint32]  # a bit for each token, the lowest one of the first word for token 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +39,11 @@ class Row:
     tokens do. `sampling` is None where no next token is wanted (a chunk that does not end its prompt); the
     sampled token would get position `start + len(tokens)`, and that position is what its noise is drawn from.
 
-    `seen` is None without penalties; `banned` are tokens that must not be sampled. Where scores are asked for, those
-    of the sampled token and of `targets`: the tokens of the prompt that follow the first `len(targets)` ones here.
+    `seen` is None without penalties; `banned` are tokens that must not be sampled, and where there is a grammar
+    `allowed` are the only ones that may be: at least one, and none of the banned ones.
+
+    Where scores are asked for, those of the sampled token and of `targets`: the tokens of the prompt that follow the
+    first `len(targets)` ones here.
     """
 
     tokens: list[int]
@@ -44,6 +52,7 @@ class Row:
     sampling: Sampling | None
     seen: Seen | None = None
     banned: frozenset[int] = frozenset()
+    allowed: Words | None = None
     targets: list[int] = field(default_factory=list)
     stretched: bool = (
         False  # the sequence is beyond the border of a rope that has one, see `layers.rope.LongScaling`

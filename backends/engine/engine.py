@@ -19,16 +19,19 @@ import msgspec
 from backends.engine.admission import Limits, refusal
 from backends.engine.batch import Batch, Runner, Seen
 from backends.engine.cache import BlockCache
+from backends.engine.compiling import Compile, Compiling
 from backends.engine.division import Scheduled
+from backends.engine.grammar import Constraint, GrammarError
 from backends.engine.pace import CostModel, Work
 from backends.engine.scheduler import Scheduler
 from backends.engine.sequence import Sequence
 from backends.engine.stops import StopMatcher
-from backends.wire import EngineConfig, FinishReason, Load, Output, Refused, Sampling, Score, Submit
+from backends.wire import EngineConfig, FinishReason, Grammar, Load, Output, Refused, Sampling, Score, Submit
 
 SEED_STEP = (
     0xD1B54A32D192ED03  # odd, so that no two answers share a seed; far from the steps in `kernels.noise`
 )
+COMPILE_POLL = 0.005  # seconds that a step without work waits for a grammar, so that it hears what else comes
 COUNTERS = ("prompt_tokens", "cached_tokens", "generation_tokens", "steps", "step_tokens", "step_rows")
 Told = list[tuple[bytes, Output]]  # what to tell which sender
 
@@ -49,11 +52,13 @@ class Engine:
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.perf_counter,
         border: int | None = None,
+        compile: Compile | None = None,
     ) -> None:
         """`vocabulary`: for each id its bytes, for stop strings; it may end before `vocab_size`, as padded ones do.
 
         `max_model_len`: the model's. The context is that, or what `config` allows or its blocks hold if that is
-        less. `border`: the model's, see `sequence`. Raises ValueError when a limit in `config` leaves no room to work.
+        less. `border`: the model's, see `sequence`. `compile` makes constraints of grammars, in another thread; without
+        it they are refused. Raises ValueError when a limit in `config` leaves no room to work.
         """
         self._name = config.name
         self._runner = runner
@@ -67,7 +72,11 @@ class Engine:
         self._cache = BlockCache(config.kv_blocks, config.block_size)
         self._model = CostModel()
         self._scheduler = Scheduler(self._cache, config, self._model)
-        self._limits = Limits(vocab_size, _context_length(config, max_model_len), eos)
+        self._compiling = Compiling(compile or _without_grammars)
+        self._refusals: list[tuple[bytes, Refused]] = []
+        self._limits = Limits(
+            vocab_size, _context_length(config, max_model_len), eos, grammars=compile is not None
+        )
         self._live: dict[
             tuple[bytes, str], list[Sequence]
         ] = {}  # the answers to one prompt that have not ended
@@ -86,7 +95,10 @@ class Engine:
         return bool(self._live)
 
     def submit(self, sender: bytes, submit: Submit) -> Refused | None:
-        """Take work in; None when it will run. An answer that would not fit the context ends where that ends."""
+        """Take work in; None when it will run, but for a grammar that turns out to be wrong, see `refusals`.
+
+        An answer that would not fit the context ends where that ends.
+        """
         if (sender, submit.id) in self._live:
             return Refused(id=submit.id, code="invalid", message="id: a generation with this id is running")
         refused = refusal(submit, self._limits)
@@ -97,8 +109,15 @@ class Engine:
         if refused is None:
             answers = [self._sequence(sender, submit, index) for index in range(submit.sampling.n)]
             first, *first.followers = self._live[sender, submit.id] = answers
-            self._scheduler.add(first)
+            self._begin(first)
         return refused
+
+    def _begin(self, sequence: Sequence) -> None:
+        grammar = sequence.sampling.grammar
+        if grammar is None:
+            self._scheduler.add(sequence)
+        else:
+            self._compiling.order(sequence, grammar)
 
     def _sequence(self, sender: bytes, submit: Submit, index: int) -> Sequence:
         now = self._clock()
@@ -142,8 +161,11 @@ class Engine:
     def step(self) -> Told:
         """Give every sequence that is scheduled some tokens. Returns what there is to tell, for which sender."""
         told = self._expire()
+        self._take_compiled()
         scheduled = self._scheduler.schedule()
         if not scheduled:
+            if self._compiling:
+                self._compiling.wait(COMPILE_POLL)
             return told
         self._note(scheduled)
         work = Work.of((sequence.computed, count) for sequence, count in scheduled)
@@ -166,6 +188,22 @@ class Engine:
         live = itertools.chain.from_iterable(self._live.values())
         late = [each for each in live if each.deadline is not None and now >= each.deadline]
         return [self._end(sequence, "deadline", now) for sequence in late]
+
+    def _take_compiled(self) -> None:
+        """Schedule the sequences whose grammar is compiled; refuse those where that has failed."""
+        for sequence, result in self._compiling.take():
+            if isinstance(result, GrammarError):
+                del self._live[sequence.sender, sequence.id]
+                refused = Refused(id=sequence.id, code="invalid", message=f"sampling.grammar: {result}")
+                self._refusals.append((sequence.sender, refused))
+            else:
+                self._constrain(sequence, result)
+                self._scheduler.add(sequence)
+
+    def _constrain(self, sequence: Sequence, constraint: Constraint) -> None:
+        sequence.constraint = constraint
+        for follower in sequence.followers:
+            follower.constraint = constraint.copy()
 
     def _note(self, scheduled: list[Scheduled]) -> None:
         """Keep count of the step, and of who starts in it."""
@@ -228,7 +266,10 @@ class Engine:
         self._counts["generation_tokens"] += 1
         if sequence.first_token is None:
             sequence.first_token = now
-        finish = sequence.accept(token, self._vocabulary[token])
+        try:
+            finish = sequence.accept(token, self._vocabulary[token])
+        except GrammarError as error:
+            return [self._end(sequence, "error", now, f"its grammar: {error}")]
         if finish is not None:
             return [self._end(sequence, finish, now)]
         ids, prompt = sequence.tell(self._vocabulary), sequence.tell_prompt()
@@ -269,8 +310,16 @@ class Engine:
         if not self._live[key]:
             del self._live[key]
         self._follow(sequence)
-        self._scheduler.remove(sequence, keep=keep)
+        if sequence in self._compiling:
+            self._compiling.cancel(sequence)
+        else:
+            self._scheduler.remove(sequence, keep=keep)
         self._finished[finish] += 1
+
+    def refusals(self) -> list[tuple[bytes, Refused]]:
+        """Submissions that were taken in and have turned out not to run since the last call, by sender."""
+        refusals, self._refusals = self._refusals, []
+        return refusals
 
     def cache_changes(self) -> tuple[list[bytes], list[bytes]]:
         """Keys of blocks that entered and that left the prefix cache since the last call."""
@@ -286,7 +335,7 @@ class Engine:
             engine=self._name,
             incarnation="",
             running=len(self._scheduler.running),
-            waiting=len(self._scheduler.waiting),
+            waiting=len(self._scheduler.waiting) + len(self._compiling),
             blocks_total=self._cache.total,
             blocks_free=self._cache.free,
             blocks_cached=self._cache.evictable,
@@ -303,8 +352,10 @@ class Engine:
         queued = [*self._scheduler.running, *self._scheduler.waiting]
         following = [follower for sequence in queued for follower in sequence.followers]
         live = list(itertools.chain.from_iterable(self._live.values()))
-        assert len(live) == len(queued) + len(following)
-        assert {id(sequence) for sequence in queued + following} == {id(sequence) for sequence in live}
+        assert {id(sequence) for sequence in queued + following} <= {id(sequence) for sequence in live}
+        aside = [sequence for sequence in live if sequence in self._compiling]
+        following += [follower for sequence in aside for follower in sequence.followers]
+        assert len(live) == len(queued) + len(following) + len(aside)
         for sequence in live:
             sequence.check()
             assert sequence.max_length <= self.context_length
@@ -316,6 +367,10 @@ def answer_sampling(sampling: Sampling, index: int) -> Sampling:
         return sampling
     seed = (sampling.seed + index * SEED_STEP) % 2**64
     return msgspec.structs.replace(sampling, seed=seed, prompt_logprobs=False)
+
+
+def _without_grammars(grammar: Grammar) -> Constraint:
+    raise GrammarError("this engine does not constrain its answers")
 
 
 def _context_length(config: EngineConfig, max_model_len: int) -> int:

@@ -66,6 +66,8 @@ class Steps(Protocol):
 
     def step(self) -> list[tuple[bytes, Output]]: ...
 
+    def refusals(self) -> list[tuple[bytes, Refused]]: ...
+
     def cache_changes(self) -> tuple[list[bytes], list[bytes]]: ...
 
     def cache_keys(self) -> list[bytes]: ...
@@ -177,6 +179,8 @@ class EngineLoop:
             outputs[sender].append(output)
         for sender, items in outputs.items():
             self._answer(sender, Outputs(items))
+        for sender, refused in self._engine.refusals():
+            self._answer(sender, refused)
         if self._fault is not None:
             self._fault.count(sum(len(output.ids) for items in outputs.values() for output in items))
 

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from backends.engine.batch import Row, Seen
+from backends.engine.grammar import Constraint
 from backends.engine.stops import StopMatcher
 from backends.wire import FinishReason, Sampling, Score, Timings
 from prefixcache.tree import RadixNode
@@ -41,6 +42,7 @@ class Sequence:
     deadline: float | None = None
     stops: StopMatcher | None = None
     seen: Seen | None = None  # where there are penalties
+    constraint: Constraint | None = None  # where there is a grammar, once it is compiled
     border: int | None = (
         None  # with more tokens than these it is rotated in another way, from its first token on
     )
@@ -115,13 +117,18 @@ class Sequence:
         start, end = self.computed, self.computed + count
         sampled = end == len(self.ids) < self.max_length
         targets = self.ids[start + 1 : min(end + 1, self.prompt_length)] if self.unscored else []
+        banned = self.ends if sampled and self._generated < self.sampling.min_tokens else frozenset()
+        allowed = None
+        if sampled and self.constraint is not None:
+            allowed = self.constraint.allowed(banned, ending=not self.sampling.ignore_eos)
         return Row(
             self.ids[start:end],
             start,
             list(self.blocks),
             self.sampling if sampled else None,
             seen=self.seen,
-            banned=self.ends if sampled and self._generated < self.sampling.min_tokens else frozenset(),
+            banned=banned if allowed is None else frozenset(),
+            allowed=allowed,
             stretched=self.stretched,
             targets=targets,
             top=self.sampling.logprobs if sampled or targets else None,
@@ -142,8 +149,9 @@ class Sequence:
     def accept(self, token: int, text: bytes) -> FinishReason | None:
         """Append a sampled token, whose bytes are `text`. Returns why the answer is complete now, None if it is not.
 
-        A stop goes before the limit on length, a stop token before stop strings. A stop token counts as generated
-        and is told like any other, but its bytes are trimmed from the text.
+        A stop goes before the limit on length, a stop token before stop strings, and these before the end of the
+        grammar. A stop token counts as generated and is told like any other, but its bytes are trimmed from the text.
+        Raises GrammarError where going on in the grammar costs too much.
         """
         self.ids.append(token)
         self.held.append(token)
@@ -156,6 +164,10 @@ class Sequence:
         if trim is not None:
             self.trim = trim
             return "stop"
+        if self.constraint is not None:
+            self.constraint.accept(token)
+            if self.constraint.complete:
+                return "stop"
         return "length" if len(self.ids) >= self.max_length else None
 
     def _stop(self, text: bytes) -> int | None:

@@ -26,6 +26,7 @@ class FakeEngine:
         self._keys: list[bytes] = []
         self._stored: list[bytes] = []
         self._evicted: list[bytes] = []
+        self._refusals: list[tuple[bytes, Refused]] = []
         self._tokens = 0
         self._steps = 0
 
@@ -56,6 +57,11 @@ class FakeEngine:
         self._steps += 1
         outputs = []
         for (sender, id), submit in list(self._running.items()):
+            if bytes(submit.prompt) == b"too odd":
+                message = "sampling.grammar: it makes no sense"
+                self._refusals.append((sender, Refused(id=id, code="invalid", message=message)))
+                del self._running[sender, id]
+                continue
             output = self._next(sender, submit)
             outputs.append((sender, output))
             if output.finish is not None:
@@ -81,6 +87,10 @@ class FakeEngine:
             cached=len(submit.prompt) - 1,
             timings=Timings(arrived=1.0, finished=2.0) if ended else None,
         )
+
+    def refusals(self) -> list[tuple[bytes, Refused]]:
+        refusals, self._refusals = self._refusals, []
+        return refusals
 
     def cache_changes(self) -> tuple[list[bytes], list[bytes]]:
         changes = self._stored, self._evicted

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from backends.supervisor import EngineStartError, Supervisor
-from backends.wire import EngineConfig
+from backends.wire import EngineConfig, Vocabulary
 
 Config = Callable[..., EngineConfig]
 
@@ -184,8 +184,8 @@ async def test_vocabularies_are_written_and_removed(
     configs = [engine_config(f"e/{path.stem}", model=str(byte_model), vocabulary=str(path)) for path in paths]
     async with Supervisor(configs, command=fake_command):
         for path in paths:
-            vocabulary = msgspec.msgpack.decode(path.read_bytes(), type=list[bytes])
-            assert vocabulary == [bytes([byte]) for byte in range(256)]
+            vocabulary = msgspec.msgpack.decode(path.read_bytes(), type=Vocabulary)
+            assert vocabulary.data == [bytes([byte]) for byte in range(256)]
     assert not any(path.exists() for path in paths)
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from backends.catalogue import ModelError
 from backends.prompt import ChatMessage, Prompt
 from backends.tokenizer import Detokenizer, TemplateError, Tokenizer, write_vocabulary
+from backends.wire import Vocabulary
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -251,7 +252,8 @@ class TestVocabulary:
     def test_the_engines_file(self, tokenizer: Tokenizer, tmp_path: Path) -> None:
         write_vocabulary(tokenizer, tmp_path / "vocabulary.msgpack")
         data = (tmp_path / "vocabulary.msgpack").read_bytes()
-        assert msgspec.msgpack.decode(data, type=list[bytes]) == tokenizer.vocabulary()
+        written = msgspec.msgpack.decode(data, type=Vocabulary)
+        assert written == Vocabulary(tokenizer.vocabulary(), tokenizer.names())
         assert not list(tmp_path.glob(".*"))
 
 

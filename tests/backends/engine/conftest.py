@@ -6,24 +6,34 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 
-from backends.engine.batch import Batch, Row
+from backends.engine.batch import Batch, Row, Words
+from backends.engine.compiling import Compile
 from backends.engine.engine import Engine
+from backends.engine.grammar import Constraint, GrammarCompiler
 from backends.engine.sequence import Sequence
-from backends.wire import EngineConfig, FinishReason, Output, Refused, Sampling, Submit
+from backends.wire import EngineConfig, FinishReason, Grammar, Output, Refused, Sampling, Submit, Vocabulary
 
 VOCABULARY = [b"", b"a", b"b", b"ab", b"ba", b"aab", b"c", "ď".encode()]
 VOCABULARY += [bytes([id]) for id in range(len(VOCABULARY), 60)]
 VOCAB_SIZE = 64  # padded
 EOS = 0
 UNWRITTEN = -1
+COMPILER = GrammarCompiler(Vocabulary(VOCABULARY, {EOS: "<end>"}), frozenset({EOS}), VOCAB_SIZE)
 
 
 def next_token(ids: Iterable[int], seed: int = 0) -> int:
     """What the "model" says after `ids`. A token is as likely as any other, so one of 60 ends the answer."""
     digest = hashlib.blake2b(repr((seed, list(ids))).encode(), digest_size=4).digest()
     return int.from_bytes(digest) % len(VOCABULARY)
+
+
+def among(token: int, allowed: Words) -> int:
+    """What it says where it may not say everything."""
+    ids = np.flatnonzero(np.unpackbits(allowed.view(np.uint8), bitorder="little"))
+    return int(ids[token % len(ids)])
 
 
 @dataclass
@@ -61,7 +71,8 @@ class FakeRunner:
             return None
         seen = [token for block in row.blocks for token in self.kv[block]][: row.start + len(row.tokens)]
         assert UNWRITTEN not in seen, "a row reads what nobody has written"
-        return next_token(seen, row.sampling.seed)
+        token = next_token(seen, row.sampling.seed)
+        return token if row.allowed is None else among(token, row.allowed)
 
 
 @dataclass
@@ -83,7 +94,7 @@ class Answer:
 class Rig:
     """An engine, its runner and a clock that stands still. Everything is checked after every step."""
 
-    def __init__(self, **config: Any) -> None:
+    def __init__(self, compile: Compile | None = None, **config: Any) -> None:
         fields = {"block_size": 4, "kv_blocks": 64, "token_budget": 32, "max_sequences": 8, **config}
         self.config = EngineConfig(name="e/0", model="", address="", events="", vocabulary="", **fields)
         self.runner = FakeRunner([[UNWRITTEN] * self.config.block_size for _ in range(self.config.kv_blocks)])
@@ -97,7 +108,9 @@ class Rig:
             1024,
             lambda: self.now,
             lambda: self.now,
+            compile=compile or COMPILER.compile,
         )
+        self.refused: dict[tuple[bytes, str], Refused] = {}
         self.answers: dict[tuple[bytes, str], Answer] = {}
         self._names = itertools.count()
 
@@ -139,6 +152,7 @@ class Rig:
             answer.ids += output.ids
             answer.finish, answer.trim = output.finish, output.trim
             answer.cached, answer.last = output.cached, output
+        self.refused.update(((sender, refused.id), refused) for sender, refused in self.engine.refusals())
         self.engine.check()
 
     def run(self, limit: int = 10_000) -> None:
@@ -180,18 +194,29 @@ def compute(
     ignore_eos: bool = True,
     stop: tuple[str, ...] = (),
     stop_token_ids: tuple[int, ...] = (),
+    grammar: Grammar | None = None,
 ) -> Answer:
     answer = Answer()
+    constraint = None if grammar is None else COMPILER.compile(grammar)
     while answer.finish is None:
         token = next_token(prompt + answer.ids, seed)
+        if constraint is not None:
+            token = among(token, constraint.allowed(frozenset(), ending=not ignore_eos))
         answer.ids.append(token)
         if token in stop_token_ids or (token == EOS and not ignore_eos):
             answer.finish, answer.trim = "stop", len(VOCABULARY[token])
         elif (trim := trimmed(answer.text, stop)) is not None:
             answer.finish, answer.trim = "stop", trim
+        elif constraint is not None and ended(constraint, token):
+            answer.finish = "stop"
         elif len(answer.ids) == max_tokens:
             answer.finish = "length"
     return answer
+
+
+def ended(constraint: Constraint, token: int) -> bool:
+    constraint.accept(token)
+    return constraint.complete
 
 
 def trimmed(text: bytes, stops: tuple[str, ...]) -> int | None:

@@ -1,8 +1,10 @@
 """What shifts logits, against the formulas written out one token at a time."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -55,6 +57,19 @@ def test_each_alone_and_all_together(options: dict[str, Any]) -> None:
 def test_penalties_before_anything_is_said() -> None:
     adjusted = adjust(LOGITS, [row(Seen(frozenset()), presence_penalty=1.0, repetition_penalty=2.0)])
     assert torch.equal(adjusted, LOGITS)
+
+
+def test_what_a_grammar_does_not_allow_stays_out_whatever_else_is_asked() -> None:
+    options: Any = {"repetition_penalty": 0.5, "frequency_penalty": -2.0, "logit_bias": {0: 100.0}}
+    allowed = np.array([0b0101_0010], np.uint32)
+    constrained = replace(row(Seen(PROMPT, OUTPUT), **options), allowed=allowed)
+    free = row(Seen(PROMPT, OUTPUT), **options)
+    adjusted, untouched = adjust(LOGITS.bfloat16().repeat(2, 1), [constrained, free])
+    assert torch.equal(
+        adjusted.isfinite(), torch.tensor([bool(0b0101_0010 >> token & 1) for token in range(7)])
+    )
+    assert torch.equal(adjusted[adjusted.isfinite()], untouched[adjusted.isfinite()])
+    assert untouched.isfinite().all() and adjusted.dtype == torch.float32
 
 
 def test_banned_tokens_stay_banned_whatever_else_is_asked() -> None:

@@ -1,11 +1,12 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from backends.engine.admission import MAX_STOPS, Limits, refusal
-from backends.wire import MAX_BIASED, MAX_TOP, Grammar, Sampling, Submit
+from backends.wire import MAX_BIASED, MAX_GRAMMAR, MAX_TOP, Grammar, Sampling, Submit
 
-LIMITS = Limits(vocab_size=100, context_length=10, eos=frozenset({0}))
+LIMITS = Limits(vocab_size=100, context_length=10, eos=frozenset({0}), grammars=True)
 NAN = float("nan")
 
 
@@ -31,6 +32,7 @@ def submit(prompt: list[int] | None = None, timeout: float | None = None, **samp
         submit(n=8, logprobs=20, prompt_logprobs=True),
         submit(temperature=0.0, top_p=1.0, top_k=0, seed=2**64 - 1),
         submit(stop=("a", "ď"), stop_token_ids=(0, 99)),
+        submit(grammar=Grammar("regex", "a" * MAX_GRAMMAR)),
         submit(timeout=0.0),
         submit(timeout=float("inf")),
     ],
@@ -57,7 +59,8 @@ def test_what_can_run_is_not_refused(good: Submit) -> None:
         (submit(seed=-1), "sampling.seed"),
         (submit(seed=2**64), "sampling.seed"),
         (submit(stop=("a", "")), "sampling.stop"),
-        (submit(grammar=Grammar("regex", "a")), "response_format"),
+        (submit(grammar=Grammar("regex", "a" * (MAX_GRAMMAR + 1))), "sampling.grammar"),
+        (submit(grammar=Grammar("regex", "\ud800")), "sampling.grammar"),
         (submit(stop=("a\ud800",)), "sampling.stop"),
         (submit(stop=("a" * MAX_STOPS, "b")), "sampling.stop"),
         (submit(stop_token_ids=(100,)), "sampling.stop_token_ids"),
@@ -96,3 +99,8 @@ def test_a_prompt_that_leaves_no_room_is_refused_with_both_numbers() -> None:
     assert refused.code == "context_length_exceeded"
     assert "12" in refused.message and "10" in refused.message
     assert refusal(submit([1] * 10), LIMITS) is not None
+
+
+def test_an_engine_without_grammars_says_so() -> None:
+    refused = refusal(submit(grammar=Grammar("regex", "a")), replace(LIMITS, grammars=False))
+    assert refused is not None and refused.message.startswith("sampling.grammar: ")

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from backends.wire import BANDS, Band
+from backends.wire import BANDS, Band, Grammar
 
 if TYPE_CHECKING:
     from tests.backends.engine.conftest import Answer, Rig
@@ -37,6 +37,7 @@ SAMPLINGS = st.fixed_dictionaries(
         "ignore_eos": st.booleans(),
         "stop": st.sampled_from([(), ("ab",), ("\n", "ba", "aab")]),
         "stop_token_ids": st.sampled_from([(), (5, 20, 30, 40)]),
+        "grammar": st.sampled_from([None, None, None, Grammar("regex", "[abc]{3,12}")]),
     }
 )
 
@@ -80,6 +81,7 @@ class AnyOrder(RuleBasedStateMachine):
             return
         name = f"n{len(self.asked)}"
         self.rig.submit(prompt, id=name, sender=sender, **sampling, **options)
+        self.rig.engine._compiling.wait(1.0)  # so that it is the same in every run
         right = {**sampling, "max_tokens": min(sampling["max_tokens"], context - len(prompt))}
         self.asked[sender, name] = (prompt, right)
 

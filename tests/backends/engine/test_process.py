@@ -169,6 +169,16 @@ def test_a_refusal_comes_back(client: Client) -> None:
     assert client.answer() == Refused(id="a", code="context_length_exceeded", message="8 tokens of at most 7")
 
 
+def test_a_refusal_may_come_later(client: Client) -> None:
+    client.submit("other", b"mine", 8)
+    client.submit("a", b"too odd", 8)
+    answers = [client.answer() for _ in range(8)]
+    while not any(isinstance(answer, Refused) for answer in answers):
+        answers.append(client.answer())
+    (refused,) = [answer for answer in answers if isinstance(answer, Refused)]
+    assert refused == Refused(id="a", code="invalid", message="sampling.grammar: it makes no sense")
+
+
 def test_an_aborted_generation_says_no_more(client: Client) -> None:
     client.submit("a", b"abc", 100_000)
     client.answer()

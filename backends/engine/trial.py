@@ -1,0 +1,152 @@
+"""Grammars are tried out in a process that may die of them, before an engine compiles them for itself.
+
+The limits of llguidance do not bound everything: a chain of some thousand rules overflows its stack, and a regular
+expression of 60,000 characters takes gigabytes. So a process of few rights goes first: it compiles the grammar and
+follows it for some tokens, with little memory, a second or two of processor time and a small stack. What it survives,
+the engine does too. It starts with the first grammar, and again after each one that it died of.
+"""
+
+import math
+import os
+import random
+import resource
+import subprocess
+import sys
+import threading
+import time
+from typing import IO
+
+import msgspec
+import numpy as np
+
+from backends.engine.grammar import Constraint, GrammarCompiler, GrammarError
+from backends.wire import Grammar, Vocabulary
+
+MEMORY = 256 * 2**20  # bytes that a trial may take
+CPU = 1  # seconds, rounded up
+STACK = 2**22  # bytes; half of what threads of the engine have
+STEPS = 32  # tokens of a sentence that are tried
+SLOW = 0.1  # seconds of processor time that no step may take
+NICE = 10  # the engines go first
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """What `GrammarCompiler` is made of."""
+
+    vocabulary: Vocabulary
+    eos: frozenset[int]
+    vocab_size: int
+
+
+class TriedCompiler:
+    """A `GrammarCompiler` whose grammars have been tried. One thread at a time."""
+
+    def __init__(self, vocabulary: Vocabulary, eos: frozenset[int], vocab_size: int) -> None:
+        """As `GrammarCompiler`."""
+        self._setup = msgspec.msgpack.encode(Setup(vocabulary, eos, vocab_size))
+        self._compiler = GrammarCompiler(vocabulary, eos, vocab_size)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def compile(self, grammar: Grammar) -> Constraint:
+        """Raises GrammarError, also for what the trial died of."""
+        fault = self._try(grammar)
+        if fault:
+            raise GrammarError(fault)
+        return self._compiler.compile(grammar)
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def _try(self, grammar: Grammar) -> str:
+        """What is wrong with it; empty for nothing."""
+        if self._process is not None and self._process.poll() is not None:
+            self.close()  # it has died of something else
+        process = self._process = self._process or self._start()
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            _write(process.stdin, msgspec.msgpack.encode(grammar))
+            fault = _read(process.stdout)
+        except BrokenPipeError:
+            fault = None
+        if fault is None:
+            self.close()
+            return "it takes too much time or memory to compile"
+        return fault.decode()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "backends.engine.trial"]
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        assert process.stdin is not None
+        _write(process.stdin, self._setup)
+        return process
+
+
+def serve(orders: IO[bytes], answers: IO[bytes]) -> None:
+    """The other process: a `Setup`, then a `Grammar` at a time, each answered by what is wrong with it."""
+    os.nice(NICE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    setup = msgspec.msgpack.decode(_read(orders) or b"", type=Setup)
+    compiler = GrammarCompiler(setup.vocabulary, setup.eos, setup.vocab_size)
+    resource.setrlimit(resource.RLIMIT_AS, (_address_space() + MEMORY,) * 2)
+    threading.stack_size(STACK)
+    while (order := _read(orders)) is not None:
+        resource.setrlimit(
+            resource.RLIMIT_CPU, (math.ceil(time.process_time()) + CPU, resource.RLIM_INFINITY)
+        )
+        grammar = msgspec.msgpack.decode(order, type=Grammar)
+        faults: list[str] = []
+        thread = threading.Thread(
+            target=lambda grammar=grammar, faults=faults: faults.append(fault(compiler, grammar))
+        )
+        thread.start()
+        thread.join()
+        _write(answers, faults[0].encode())
+
+
+def fault(compiler: GrammarCompiler, grammar: Grammar) -> str:
+    """What is wrong with a grammar, in itself or after some tokens of a sentence; empty for nothing."""
+    chance = random.Random(0)
+    try:
+        constraint = compiler.compile(grammar)
+        for _ in range(STEPS):
+            if constraint.complete:
+                break
+            before = time.thread_time()
+            constraint.accept(chance.choice(_ids(constraint)))
+            if time.thread_time() - before > SLOW:
+                return "it takes too much time to follow"
+    except GrammarError as error:
+        return str(error)
+    return ""
+
+
+def _ids(constraint: Constraint) -> list[int]:
+    words = constraint.allowed(frozenset(), ending=False)
+    ids: list[int] = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")).tolist()
+    return ids
+
+
+def _address_space() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+
+
+def _write(stream: IO[bytes], data: bytes) -> None:
+    stream.write(len(data).to_bytes(4) + data)
+    stream.flush()
+
+
+def _read(stream: IO[bytes]) -> bytes | None:
+    """None at the end of the stream."""
+    size = stream.read(4)
+    return stream.read(int.from_bytes(size)) if len(size) == 4 else None
+
+
+if __name__ == "__main__":
+    serve(sys.stdin.buffer, sys.stdout.buffer)
