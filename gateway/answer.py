@@ -56,8 +56,9 @@ class Epilogue:
         tier, tenant = self.attempt.tier.name, self.request.tenant.name
         spent = cost(self.attempt.tier.price, usage)
         self.attempt.entry.settled(last, usage, spent)
+        largest = self.request.ledger.largest = cost(self.largest, usage)
         self.metrics.tokens(tenant, tier, usage)
-        self.metrics.money(tenant, tier, spent, cost(self.largest, usage))
+        self.metrics.money(tenant, tier, spent, largest)
         if last is not None:
             seconds = time.monotonic() - self.started
             self.metrics.generation(self.attempt.replica.name, usage, last.timings)

@@ -10,6 +10,8 @@ from starlette.applications import Starlette
 from classifier.model import Classifier
 from gateway.archive import Archive
 from gateway.config import Config
+from gateway.dashboard.overview import Overview
+from gateway.dashboard.watch import Watch
 from gateway.desk import Desk
 from gateway.dispatch import Dispatcher
 from gateway.drain import Drain
@@ -54,7 +56,15 @@ def create_app(config: Config, drain: Drain) -> Starlette:
     desk = Desk(config.tiers, classifier.usual, config.shadow_policies)
     desk.check(everybody)
     affinity = Affinity()
-    fleet = Fleet(config, metrics, affinity)
+    watch = Watch(engine_models(config))
+    fleet = Fleet(config, metrics, affinity, watch.load)
+    overview = Overview(
+        watch=watch,
+        metrics=metrics,
+        tiers=fleet.tiers,
+        tenants=lambda: everybody,
+        leaving=lambda: drain.leaving,
+    )
     dispatcher = Dispatcher(
         tiers=fleet.tiers,
         aliases=config.aliases,
@@ -92,7 +102,8 @@ def create_app(config: Config, drain: Drain) -> Starlette:
         find_tenant=tenants.find,
         drain=drain,
         metrics=render,
-        observe=observer(metrics, traces),
+        overview=overview,
+        observe=observer(metrics, traces, watch),
         lifespan=lifespan,
     )
 

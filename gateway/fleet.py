@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from backends.backend import Backend
@@ -25,9 +26,12 @@ BLOCK_SIZE = 16
 class Fleet:
     """Every replica of every tier. `start` brings all of them up side by side, `stop` leaves nothing behind."""
 
-    def __init__(self, config: Config, metrics: Metrics, affinity: Affinity) -> None:
-        """Raises ValueError naming a model that is not there."""
+    def __init__(
+        self, config: Config, metrics: Metrics, affinity: Affinity, on_load: Callable[[Load], None]
+    ) -> None:
+        """`on_load` is told what engines say of themselves. Raises ValueError naming a model that is not there."""
         self._metrics = metrics
+        self._on_load = on_load
         self._affinity = affinity
         self._folder = RuntimeFolder()  # sockets, vocabularies, the core lease
         self._tokenizers: dict[Path, Tokenizer] = {}
@@ -128,6 +132,7 @@ class Fleet:
                 self._affinity.evicted(event.engine, event.sequence, event.keys)
             case Load():
                 self._metrics.load(event)
+                self._on_load(event)
                 self._metrics.restarts(event.engine, self._supervisor.restarts[event.engine])
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
-from starlette.types import Lifespan
+from starlette.types import ASGIApp, Lifespan
 
 from gateway.api.chat import Chat
 from gateway.api.completions import Completions
@@ -20,6 +20,8 @@ from gateway.api.responses_stored import StoredResponses
 from gateway.api.route import Routing
 from gateway.archive import Archive
 from gateway.config import Config
+from gateway.dashboard.overview import Overview
+from gateway.dashboard.pages import Dashboard
 from gateway.drain import Drain
 from gateway.exchange import Observe
 from gateway.middleware import FindTenant, layers, raise_for_router
@@ -33,16 +35,23 @@ def build_front(
     find_tenant: FindTenant,
     drain: Drain,
     metrics: Callable[[], bytes],
+    overview: Overview,
     observe: Observe,
     lifespan: Lifespan[Starlette] | None = None,
 ) -> Starlette:
-    """An ASGI application. `metrics` renders `/metrics`; `observe` surrounds every call."""
+    """An ASGI application.
+
+    `metrics` renders `/metrics`, `overview` is what the page shows; `observe` surrounds every call.
+    """
     models = Models(dispatcher, config.aliases)
     health = Health(dispatcher, drain, metrics, config.anonymous)
     chat = Generation(Chat(), dispatcher, config.server, drain)
     completions = Generation(Completions(), dispatcher, config.server, drain)
     responses = Generation(Responses(archive), dispatcher, config.server, drain)
     messages = Generation(Messages(), dispatcher, config.server, drain)
+    routing = Routing(dispatcher, config.server)
+    tries: dict[str, ASGIApp] = {"chat/completions": chat, "route": routing}
+    dashboard = Dashboard(overview, drain, config.anonymous, tries)
     app = Starlette(
         routes=[
             Route("/v1/chat/completions", chat, methods=["POST"]),
@@ -51,12 +60,13 @@ def build_front(
             *_stored(archive),
             Route("/v1/messages", messages, methods=["POST"]),
             Route("/v1/messages/count_tokens", TokenCount(dispatcher, config.server).count, methods=["POST"]),
-            Route("/v1/route", Routing(dispatcher, config.server).decide, methods=["POST"]),
+            Route("/v1/route", routing, methods=["POST"]),
             Route("/v1/models", models.list, methods=["GET"]),
             Route("/v1/models/{name:path}", models.get, methods=["GET"]),
             Route("/livez", health.live, methods=["GET"]),
             Route("/readyz", health.ready, methods=["GET"]),
             Route("/metrics", health.metrics, methods=["GET"]),
+            *dashboard.routes(),
         ],
         middleware=layers(config.server, find_tenant, drain, observe),
         exception_handlers={HTTPException: raise_for_router},

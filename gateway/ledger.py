@@ -52,10 +52,11 @@ class Entry:
 
 @dataclass(slots=True)
 class Ledger:
-    """One request's. Both lists are in the order of time."""
+    """One request's. Stages are in the order of their ends, attempts in that of their starts."""
 
     stages: list[Stage] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
+    largest: float = 0.0  # what the largest tier would have cost
 
     def open(self, tier: str, replica: str) -> Entry:
         """An attempt that begins now."""

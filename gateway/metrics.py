@@ -199,6 +199,15 @@ class Metrics:
                 self._engines.idle(backend.name)
         return generate_latest(_WithoutCreationTimes(self._registry))
 
+    def totals(self, name: str) -> dict[tuple[str, ...], float]:
+        """The values of one metric, by its labels' values: those of the samples that bear its full name."""
+        return {
+            tuple(sample.labels.values()): sample.value
+            for metric in self._registry.restricted_registry([name]).collect()
+            for sample in metric.samples
+            if sample.name == name
+        }
+
     def watch(self, backend: Backend) -> None:
         """Show this backend's generations and whether it is available, as they are when a scrape comes."""
         self._backends.append(backend)

@@ -24,6 +24,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.config import Server, Tenant
+from gateway.credentials import challenge, key_of, of_page
 from gateway.drain import Drain
 from gateway.errors import (
     CLIENT_GONE,
@@ -48,12 +49,20 @@ ENDPOINTS = {
     "/v1/messages/count_tokens": "count_tokens",
     "/v1/route": "route",
     "/v1/models": "models",
+    "/dashboard/chat/completions": "chat",
+    "/dashboard/route": "route",
     **dict.fromkeys(PROBES, "probe"),
 }
 ANTHROPIC = frozenset(
     {"/v1/messages", "/v1/messages/count_tokens"}
 )  # whose clients read other errors and headers
 REQUEST_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
+
+
+def _endpoint(path: str) -> str:
+    """Of the page, only what runs a prompt is more than a probe."""
+    return ENDPOINTS.get(path) or ("probe" if of_page(path) else "other")
+
 
 FindTenant = Callable[[str | None], Tenant]
 
@@ -82,7 +91,7 @@ class Exchanges:
         given = Headers(scope=scope).get("x-request-id", "")
         exchange = Exchange(
             id=given if REQUEST_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}",
-            endpoint=ENDPOINTS.get(scope["path"], "other"),
+            endpoint=_endpoint(scope["path"]),
         )
         attach(scope, exchange)
 
@@ -160,7 +169,7 @@ class Admission:
 
 
 class Authentication:
-    """`Authorization: Bearer KEY`, or else `x-api-key: KEY`, to a tenant.
+    """A key, from wherever `gateway.credentials` finds it, to a tenant.
 
     Closed by default, for paths that do not exist too.
     """
@@ -171,16 +180,16 @@ class Authentication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in OPEN:
-            exchange_of(scope).tenant = self._find_tenant(_key(Headers(scope=scope)))
+            exchange_of(scope).tenant = self._find(scope)
         await self._app(scope, receive, send)
 
-
-def _key(headers: Headers) -> str | None:
-    authorization = headers.get("authorization")
-    if authorization is None:
-        return headers.get("x-api-key", "").strip() or None
-    scheme, _, key = authorization.partition(" ")
-    return (key.strip() or None) if scheme.lower() == "bearer" else None
+    def _find(self, scope: Scope) -> Tenant:
+        path = scope["path"]
+        try:
+            return self._find_tenant(key_of(path, Headers(scope=scope)))
+        except ApiError as error:
+            error.headers |= challenge(path)
+            raise
 
 
 class Bodies:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from gateway.dashboard.watch import Watch
 from gateway.errors import CLIENT_GONE
 from gateway.exchange import Exchange, Observe
 from gateway.metrics import ANSWERING, Metrics
@@ -27,7 +28,7 @@ ABORTS = {
 }
 
 
-def observer(metrics: Metrics, traces: Traces) -> Observe:
+def observer(metrics: Metrics, traces: Traces, watch: Watch) -> Observe:
     """Surrounds every call but the probes, which come every few seconds and mean nothing."""
 
     @contextmanager
@@ -37,7 +38,10 @@ def observer(metrics: Metrics, traces: Traces) -> Observe:
             return
         method = scope["method"] if scope["method"] in METHODS else UNKNOWN
         route = scope["path"] if exchange.endpoint != "other" else "other"
-        with traces.request(method, route, Headers(scope=scope), exchange.ledger.stages) as span:
+        with (
+            watch.running(exchange),
+            traces.request(method, route, Headers(scope=scope), exchange.ledger.stages) as span,
+        ):
             try:
                 yield
             finally:

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from gateway.api import chat, completions
 from gateway.api.chat import ChatBody
@@ -17,13 +18,20 @@ from gateway.request import Decision
 
 
 class Routing:
-    """Takes the body of a chat or, with `prompt`, of a completion, and what either honours of headers."""
+    """Takes the body of a chat or, with `prompt`, of a completion, and what either honours of headers.
+
+    An ASGI application.
+    """
 
     def __init__(self, dispatcher: Dispatches, server: Server) -> None:
         self._dispatcher = dispatcher
         self._server = server
 
-    async def decide(self, http: HttpRequest) -> Response:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = await self._decide(HttpRequest(scope, receive))
+        await answer(scope, receive, send)
+
+    async def _decide(self, http: HttpRequest) -> Response:
         body = await decoded(_decode, await http.body())
         if isinstance(body, CompletionBody) and len(body.prompts) > 1:
             raise invalid("prompt", "one is decided on at a time")

@@ -7,6 +7,7 @@ import pytest
 
 from backends.backend import Usage
 from gateway.config import Telemetry, Tenant
+from gateway.dashboard.watch import Watch
 from gateway.errors import ApiError, ClientGone
 from gateway.exchange import Exchange
 from gateway.metrics import Metrics
@@ -37,7 +38,7 @@ def series(metrics: Metrics, start: str) -> list[str]:
 
 
 def observe(metrics: Metrics, exchange: Exchange, call: dict[str, Any] | None = None) -> None:
-    with observer(metrics, Traces(Telemetry()))(exchange, call or scope()):
+    with observer(metrics, Traces(Telemetry()), Watch({}))(exchange, call or scope()):
         pass
 
 
@@ -86,7 +87,7 @@ def test_a_refusal_is_no_abort(metrics: Metrics) -> None:
 
 def test_a_call_that_raises_is_counted_too(metrics: Metrics) -> None:
     exchange = Exchange(id="r", endpoint="chat", status=500, error=ApiError(500, "", code="internal_error"))
-    with pytest.raises(ClientGone), observer(metrics, Traces(Telemetry()))(exchange, scope()):
+    with pytest.raises(ClientGone), observer(metrics, Traces(Telemetry()), Watch({}))(exchange, scope()):
         raise ClientGone
     assert len(series(metrics, "headrace_requests_total")) == 1
 

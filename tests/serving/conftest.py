@@ -20,6 +20,8 @@ from classifier import Assessment
 from gateway.archive import Archive
 from gateway.config import Config, Engine, Price, Tenant, Tier
 from gateway.config import Server as Settings
+from gateway.dashboard.overview import Overview
+from gateway.dashboard.watch import Watch
 from gateway.drain import Drain
 from gateway.errors import ApiError
 from gateway.exchange import Exchange
@@ -221,11 +223,13 @@ def serving(config: Config) -> Iterator[Front]:
 @contextmanager
 def serving_with(config: Config, stores: Stores) -> Iterator[Front]:
     dispatcher, drain, exchanges = ScriptedDispatcher(), Drain(), list[Exchange]()
+    watch = Watch({})
 
     @contextmanager
     def observe(exchange: Exchange, scope: Scope) -> Iterator[None]:
         try:
-            yield
+            with watch.running(exchange):
+                yield
         finally:
             exchanges.append(exchange)
 
@@ -236,6 +240,13 @@ def serving_with(config: Config, stores: Stores) -> Iterator[Front]:
         find_tenant=find_tenant(config),
         drain=drain,
         metrics=lambda: b"# TYPE up gauge\nup 1\n",
+        overview=Overview(
+            watch=watch,
+            metrics=stores.metrics,
+            tiers=(),
+            tenants=lambda: [Tenant(name="tenant")],
+            leaving=lambda: drain.leaving,
+        ),
         observe=observe,
     )
     opened, loop = threading.Event(), uvloop.new_event_loop()

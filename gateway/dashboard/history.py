@@ -1,0 +1,129 @@
+"""The last ten minutes, in buckets of five seconds: by tier for the charts, by tenant for the last minute."""
+
+import math
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+import msgspec
+
+from gateway.dashboard.record import Record
+
+STEP = 5  # seconds
+BUCKETS = 120
+A_MINUTE = 60 // STEP
+MAX_TIMES = 256  # first-token times kept of a tier in one bucket; of more, the first ones speak for all
+REFUSED = 429
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True):
+    """One tier's buckets, the oldest first. Times in seconds, None where nothing was answered; tokens per second."""
+
+    requests: list[int]
+    tokens: list[float]
+    first_p50: list[float | None]
+    first_p95: list[float | None]
+
+
+class Used(msgspec.Struct, kw_only=True):
+    """By one tenant in some time: requests that came, those refused by limits, tokens of those that are over."""
+
+    requests: int = 0
+    refused: int = 0
+    tokens: int = 0
+
+
+@dataclass(slots=True)
+class _Tier:
+    requests: int = 0
+    tokens: float = 0.0
+    first: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Bucket:
+    number: int
+    tiers: defaultdict[str, _Tier] = field(default_factory=lambda: defaultdict(_Tier))
+    tenants: defaultdict[str, Used] = field(default_factory=lambda: defaultdict(Used))
+
+
+class History:
+    """Bounded, whatever comes."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """`clock`: seconds."""
+        self._clock = clock
+        self._buckets: deque[_Bucket] = deque([_Bucket(int(clock()) // STEP)], maxlen=BUCKETS)
+
+    def finished(self, record: Record) -> None:
+        """A request that has just ended. Its tokens count towards its tenant; `generated` tells of a tier's."""
+        bucket = self._now()
+        if record.tier is not None:
+            tier = bucket.tiers[record.tier]
+            tier.requests += 1
+            if record.first_text is not None and len(tier.first) < MAX_TIMES:
+                tier.first.append(record.first_text)
+        if record.tenant is not None:
+            used = bucket.tenants[record.tenant]
+            used.requests += 1
+            used.refused += record.status == REFUSED
+            used.tokens += record.prompt_tokens + record.completion_tokens
+
+    def generated(self, tier: str, tokens: float, since: float | None = None) -> None:
+        """Tokens that a tier has made just now, or evenly `since` then (by the clock)."""
+        now = self._now().number
+        begun = now if since is None else max(int(since) // STEP, self._buckets[0].number)
+        lot = [bucket for bucket in self._buckets if bucket.number >= begun]
+        for bucket in lot:
+            bucket.tiers[tier].tokens += tokens / len(lot)
+
+    def series(self, tier: str) -> Series:
+        self._now()
+        past = [bucket.tiers.get(tier, _Tier()) for bucket in self._buckets]
+        return Series(
+            requests=[at.requests for at in past],
+            tokens=[round(at.tokens / STEP, 2) for at in past],
+            first_p50=[_rounded(quantile(at.first, 0.5)) for at in past],
+            first_p95=[_rounded(quantile(at.first, 0.95)) for at in past],
+        )
+
+    def first_tokens(self, tier: str) -> list[float]:
+        """Seconds to first text of all answers in the history."""
+        self._now()
+        return [
+            first for bucket in self._buckets if tier in bucket.tiers for first in bucket.tiers[tier].first
+        ]
+
+    def last_minute(self) -> dict[str, Used]:
+        """What each tenant has used; those who used nothing are left out."""
+        self._now()
+        used: defaultdict[str, Used] = defaultdict(Used)
+        for bucket in islice(reversed(self._buckets), A_MINUTE):
+            for tenant, part in bucket.tenants.items():
+                whole = used[tenant]
+                whole.requests += part.requests
+                whole.refused += part.refused
+                whole.tokens += part.tokens
+        return used
+
+    def _now(self) -> _Bucket:
+        """The bucket that is open now. Time that passed without a word left empty ones."""
+        number = int(self._clock()) // STEP
+        last = self._buckets[-1].number
+        for missing in range(max(last + 1, number - BUCKETS + 1), number + 1):
+            self._buckets.append(_Bucket(missing))
+        return self._buckets[-1]
+
+
+def quantile(values: Sequence[float], share: float) -> float | None:
+    """The smallest value that at least `share` of them do not exceed (nearest rank); None where there are none."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 4)

@@ -1,0 +1,81 @@
+// The channel: what came in on the left, what each tier took on the right, as wide as its share.
+
+import { el, svg } from "./dom.js";
+import { count, percent } from "./words.js";
+
+const HEIGHT = 250;
+const WATER = 130; // of the channel's height, all shares together
+const GAP = 10;
+
+export function drawFlow(place, list, tiers, routes) {
+  const total = routes.reduce((sum, route) => sum + route.count, 0);
+  const shares = tiers.map((tier) => ({
+    name: tier.name,
+    taken: routes.filter((route) => route.tier === tier.name).reduce((sum, route) => sum + route.count, 0),
+  }));
+  place.replaceChildren(channel(place.clientWidth || 600, shares, total));
+  list.replaceChildren(...tiers.flatMap((tier, number) => reasonsOf(tier, number, routes, total)));
+}
+
+function reasonsOf(tier, number, routes, total) {
+  return routes
+    .filter((route) => route.tier === tier.name)
+    .sort((one, other) => other.count - one.count)
+    .map((route) =>
+      el("li", { class: `tier-${number % 6}` },
+        el("span", { class: "dot" }),
+        el("span", {}, `${route.tier}, ${because(route.reason)} `),
+        el("b", {}, `${count(route.count)}`),
+        el("span", { class: "soft" }, ` ${percent(route.count / total)}`)));
+}
+
+function because(reason) {
+  return { classifier: "by the classifier", requested: "asked for by name", failover: "after a failure" }[reason] ?? reason;
+}
+
+function channel(width, shares, total) {
+  const labels = Math.min(170, width * 0.36);
+  const left = Math.min(96, width * 0.2);
+  const right = width - labels;
+  const picture = svg("svg", {
+    viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img", "aria-label": inWords(shares, total),
+  });
+  const slots = (HEIGHT - GAP * (shares.length + 1)) / shares.length;
+  let from = (HEIGHT - WATER) / 2;
+  shares.forEach(({ name, taken }, number) => {
+    const share = total ? taken / total : 0;
+    const wide = share * WATER;
+    const middle = GAP + number * (slots + GAP) + slots / 2;
+    picture.append(
+      svg("path", {
+        class: `ribbon tier-${number % 6}${taken ? "" : " dry"}`,
+        d: ribbon(left, from, right - 14, middle - wide / 2, wide),
+      }),
+      svg("rect", {
+        class: `gate tier-${number % 6}`, x: right - 14, y: middle - Math.max(wide, 3) / 2, width: 5,
+        height: Math.max(wide, 3), rx: 2,
+      }),
+      svg("text", { class: "name", x: right + 4, y: middle - 2 }, name),
+      svg("text", { class: "soft", x: right + 4, y: middle + 16 }, `${percent(share)}, ${count(taken)}`),
+    );
+    from += wide;
+  });
+  picture.append(
+    svg("rect", { class: "source", x: left - 6, y: (HEIGHT - WATER) / 2, width: 6, height: WATER, rx: 2 }),
+    svg("text", { class: "name", x: left - 14, y: HEIGHT / 2 - 2, "text-anchor": "end" }, count(total)),
+    svg("text", { class: "soft", x: left - 14, y: HEIGHT / 2 + 16, "text-anchor": "end" }, "routed"),
+  );
+  return picture;
+}
+
+function ribbon(x1, y1, x2, y2, wide) {
+  const bend = (x1 + x2) / 2;
+  const w = Math.max(wide, 1);
+  return `M${x1},${y1}C${bend},${y1} ${bend},${y2} ${x2},${y2}V${y2 + w}C${bend},${y2 + w} ${bend},${y1 + w} ${x1},${y1 + w}Z`;
+}
+
+function inWords(shares, total) {
+  if (!total) return "Nothing was routed yet.";
+  const parts = shares.map(({ name, taken }) => `${name} ${percent(taken / total)}`);
+  return `${count(total)} routed: ${parts.join(", ")}.`;
+}

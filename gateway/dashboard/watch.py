@@ -1,0 +1,64 @@
+"""What the gateway remembers of itself for whoever looks: in memory, bounded, without content."""
+
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from backends.wire import Load
+from gateway.dashboard.history import History
+from gateway.dashboard.record import Record, record_of
+from gateway.exchange import Exchange
+from gateway.metrics import ANSWERING
+
+KEPT = 500  # requests
+
+
+class Watch:
+    """Told of every call and of every engine's load."""
+
+    def __init__(self, engines: Mapping[str, str], history: History | None = None) -> None:
+        """`engines`: by name ("7b/0") the model; other replicas tell of their tokens only when an answer ends."""
+        self.history = history or History()
+        self.loads: dict[str, Load] = {}
+        self._engines = frozenset(engines)
+        self._running: dict[int, Exchange] = {}
+        self._records: deque[Record] = deque(maxlen=KEPT)
+
+    @contextmanager
+    def running(self, exchange: Exchange) -> Iterator[None]:
+        """Around a call. Only those are kept that ask for an answer."""
+        if exchange.endpoint not in ANSWERING:
+            yield
+            return
+        self._running[id(exchange)] = exchange
+        try:
+            yield
+        finally:
+            del self._running[id(exchange)]
+            self._finished(record_of(exchange))
+
+    def _finished(self, record: Record) -> None:
+        self._records.append(record)
+        self.history.finished(record)
+        for attempt in record.attempts:
+            if attempt.replica not in self._engines:
+                since = None if attempt.first is None else record.at + attempt.first
+                self.history.generated(attempt.tier, attempt.completion_tokens, since)
+
+    def load(self, load: Load) -> None:
+        """What an engine says of itself; its counters begin again with each start of its process."""
+        before = self.loads.get(load.engine)
+        known = before.generation_tokens if before and before.incarnation == load.incarnation else 0
+        self.history.generated(load.engine.rpartition("/")[0], load.generation_tokens - known)
+        self.loads[load.engine] = load
+
+    def running_by_tenant(self) -> Counter[str]:
+        return Counter(e.tenant.name for e in self._running.values() if e.tenant is not None)
+
+    def latest(self, count: int) -> list[Record]:
+        """The newest first."""
+        return list(self._records)[: -count - 1 : -1]
+
+    def find(self, request_id: str) -> Record | None:
+        """By its x-request-id, the newest of that name; None when it is not kept any more."""
+        return next((record for record in reversed(self._records) if record.id == request_id), None)

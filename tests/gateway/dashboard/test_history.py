@@ -1,0 +1,88 @@
+"""Ten minutes in buckets, by a clock in the test's hand."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.dashboard.history import BUCKETS, MAX_TIMES, STEP, History, Used, quantile
+from gateway.dashboard.record import Record
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def record(
+    tier: str | None = "7b", first: float | None = 0.2, tenant: str = "acme", status: int = 200
+) -> Record:
+    return Record(
+        id="r", at=0.0, endpoint="chat", tenant=tenant, status=status, code=None, tier=tier, reason=None, task=None,
+        good={}, seconds=1.0, first_text=first, prompt_tokens=10, cached_tokens=0, completion_tokens=5, cost=0.0,
+        largest=0.0, steps=(), attempts=(),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def history(clock: Clock) -> History:
+    return History(clock)
+
+
+def test_silence_leaves_empty_buckets(history: History, clock: Clock) -> None:
+    history.finished(record(first=0.1))
+    clock.now += 2 * STEP
+    history.finished(record(first=0.3))
+    series = history.series("7b")
+    assert series.requests == [1, 0, 1]
+    assert series.first_p50 == [0.1, None, 0.3]
+    assert history.series("13b").requests == [0, 0, 0]
+
+
+def test_tokens_are_a_rate_and_may_be_spread_over_the_time_they_took(history: History, clock: Clock) -> None:
+    begun = clock.now
+    clock.now += 3 * STEP
+    history.generated("7b", 40 * STEP, begun)
+    history.generated("7b", 5 * STEP)
+    assert history.series("7b").tokens == [10.0, 10.0, 10.0, 15.0]
+
+
+def test_what_began_before_the_history_is_spread_over_all_of_it(history: History, clock: Clock) -> None:
+    history.generated("7b", STEP, clock.now - 3600)
+    assert history.series("7b").tokens == [1.0]
+
+
+def test_it_forgets_and_never_grows(history: History, clock: Clock) -> None:
+    for _ in range(3 * MAX_TIMES):
+        history.finished(record())
+    assert len(history.first_tokens("7b")) == MAX_TIMES
+    for _ in range(2 * BUCKETS):
+        clock.now += STEP
+        history.finished(record())
+    assert len(history.series("7b").requests) == BUCKETS
+    assert len(history.first_tokens("7b")) == BUCKETS
+    clock.now += 1e9  # the clock may leap
+    assert history.series("7b").requests == [0] * BUCKETS
+
+
+def test_the_last_minute_of_tenants(history: History, clock: Clock) -> None:
+    history.finished(record(tenant="old"))
+    clock.now += 61
+    history.finished(record())
+    history.finished(record(tier=None, status=429))
+    assert history.last_minute() == {"acme": Used(requests=2, refused=1, tokens=30)}
+
+
+@given(st.lists(st.floats(0, 100), min_size=1), st.floats(0, 1))
+def test_a_quantile_is_one_of_the_values_and_not_below_its_share(values: list[float], share: float) -> None:
+    found = quantile(values, share)
+    assert found in values
+    assert sum(value <= found for value in values) >= share * len(values) - 1e-9
+    assert quantile([], share) is None
