@@ -56,7 +56,8 @@ class Epilogue:
         tier, tenant = self.attempt.tier.name, self.request.tenant.name
         spent = cost(self.attempt.tier.price, usage)
         self.attempt.entry.settled(last, usage, spent)
-        largest = self.request.ledger.largest = cost(self.largest, usage)
+        largest = cost(self.largest, usage)
+        self.request.ledger.largest += largest  # several prompts of one call share it
         self.metrics.tokens(tenant, tier, usage)
         self.metrics.money(tenant, tier, spent, largest)
         if last is not None:

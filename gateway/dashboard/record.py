@@ -48,7 +48,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     good: dict[str, float]  # P(good) by tier, where it was estimated
     seconds: float
     first_text: float | None
-    prompt_tokens: int
+    prompt_tokens: int  # of all attempts that came to something, as the two below
     cached_tokens: int
     completion_tokens: int
     cost: float
@@ -77,8 +77,8 @@ def record_of(exchange: Exchange) -> Record:
         good={} if assessment is None else dict(assessment.good),
         seconds=seconds,
         first_text=exchange.first_text,
-        prompt_tokens=attempts[-1].prompt_tokens if attempts else 0,
-        cached_tokens=attempts[-1].cached_tokens if attempts else 0,
+        prompt_tokens=sum(attempt.prompt_tokens for attempt in attempts),
+        cached_tokens=sum(attempt.cached_tokens for attempt in attempts),
         completion_tokens=sum(attempt.completion_tokens for attempt in attempts),
         cost=sum(attempt.cost for attempt in attempts),
         largest=exchange.ledger.largest,

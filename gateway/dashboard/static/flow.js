@@ -30,7 +30,7 @@ function reasonsOf(tier, number, routes, total) {
 }
 
 function because(reason) {
-  return { classifier: "by the classifier", requested: "asked for by name", failover: "after a failure" }[reason] ?? reason;
+  return { classifier: "by the classifier", requested: "asked for by name", pinned: "kept for its tool calls", failover: "after a failure" }[reason] ?? reason;
 }
 
 function channel(width, shares, total) {
