@@ -7,7 +7,7 @@ their owner nothing.
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 
 import httptools
@@ -15,6 +15,7 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gateway.errors import ApiError, openai_error
+from gateway.gathering import GatheringTransport
 
 HEAD_TIMEOUT = 10.0  # seconds from the first byte to the end of the head
 WRITE_TIMEOUT = 60.0  # seconds in which a client takes next to nothing of what is waiting for it
@@ -38,7 +39,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._refusal = NO_HTTP  # what a client is told that the parser does not understand
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, GatheringTransport(transport)))
         self._head.start(HEAD_TIMEOUT)
 
     def data_received(self, data: bytes) -> None:

@@ -1,4 +1,8 @@
-"""A SQLite file on a thread of its own: exact across the processes of one host, and no package to install."""
+"""A SQLite file: exact across the processes of one host, and no package to install.
+
+It is used on a thread of its own. Where it need not be synced to the disk, a transaction costs a fraction of handing it
+to that thread, so it runs where it is asked for, unless another process or the thread is just writing.
+"""
 
 import asyncio
 import os
@@ -14,6 +18,7 @@ T = TypeVar("T")
 BUSY_SECONDS = (
     1.0  # how long to wait for other writers; a transaction of theirs takes well under a millisecond
 )
+Synchronous = Literal["OFF", "NORMAL"]
 Work = Callable[[sqlite3.Connection], T]
 
 
@@ -29,7 +34,7 @@ class Database:
         schema: str,
         *,
         version: int,
-        synchronous: Literal["OFF", "NORMAL"],
+        synchronous: Synchronous,
         unavailable: type[Exception],
         upgrades: Mapping[int, str] | None = None,
     ) -> None:
@@ -38,14 +43,12 @@ class Database:
         `upgrades`: by an older version, statements that make the next one of it; other versions are refused.
         `unavailable`: what is raised where SQLite or the file system fails.
         """
-        self._path = path
-        self._schema = schema
-        self._version = version
-        self._synchronous = synchronous
         self._unavailable = unavailable
-        self._upgrades = upgrades or {}
-        self._connection: sqlite3.Connection | None = None
+        self._file = _File(path, schema, version, synchronous, upgrades or {}, BUSY_SECONDS)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sqlite-{path.name}")
+        self._here: _File | None = None  # what the event loop's own thread uses; it never waits
+        if synchronous == "OFF":
+            self._here = _File(path, schema, version, synchronous, upgrades or {}, 0.0)
 
     async def read(self, work: Work[T]) -> T:
         """`work` in a transaction that only reads. Raises `unavailable`, and what `work` raises."""
@@ -61,16 +64,51 @@ class Database:
     async def close(self) -> None:
         """Idempotent; the database cannot be used again."""
         await asyncio.to_thread(self._thread.shutdown)
-        self._disconnect()
+        self._file.close()
+        if self._here is not None:
+            self._here.close()
+            self._here = None
 
     async def _run(self, work: Work[T], begin: str) -> T:
-        loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._thread, self._transact, work, begin)
+            if self._here is not None and self._file.is_open:
+                try:
+                    return self._here.transact(work, begin)
+                except sqlite3.OperationalError as error:
+                    if not _is_busy(error):
+                        raise
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._thread, self._file.transact, work, begin)
         except (sqlite3.Error, OSError) as error:
             raise self._unavailable(f"SQLite: {error}") from error
 
-    def _transact(self, work: Work[T], begin: str) -> T:
+
+class _File:
+    """One connection, opened when it is needed. `patience`: seconds that it waits for other writers."""
+
+    def __init__(
+        self,
+        path: Path,
+        schema: str,
+        version: int,
+        synchronous: Synchronous,
+        upgrades: Mapping[int, str],
+        patience: float,
+    ) -> None:
+        self._path = path
+        self._schema = schema
+        self._version = version
+        self._synchronous = synchronous
+        self._upgrades = upgrades
+        self._patience = patience
+        self._connection: sqlite3.Connection | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None
+
+    def transact(self, work: Work[T], begin: str) -> T:
+        """Raises sqlite3.Error, after which the connection is a new one, OSError, and what `work` raises."""
         try:
             connection = self._connect()
             connection.execute(begin)
@@ -81,8 +119,9 @@ class Database:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
-        except sqlite3.Error:
-            self._disconnect()
+        except sqlite3.Error as error:
+            if not _is_busy(error):
+                self.close()
             raise
         return result
 
@@ -91,14 +130,19 @@ class Database:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             # SQLite would make it readable by all; its side files take over the mode of this one.
             os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-            self._connection = sqlite3.connect(
-                self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            connection = sqlite3.connect(
+                self._path, timeout=self._patience, isolation_level=None, check_same_thread=False
             )
-            self._prepare(self._connection)
+            try:
+                self._prepare(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
         return self._connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        _switch_to_wal(connection)
+        _switch_to_wal(connection, self._patience)
         connection.execute(f"PRAGMA synchronous={self._synchronous}")
         connection.execute("BEGIN IMMEDIATE")
         (found,) = connection.execute("PRAGMA user_version").fetchone()
@@ -111,15 +155,21 @@ class Database:
             connection.execute(f"PRAGMA user_version={found}")
         connection.execute("COMMIT")
 
-    def _disconnect(self) -> None:
+    def close(self) -> None:
+        """Idempotent."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
 
-def _switch_to_wal(connection: sqlite3.Connection) -> None:
+def _is_busy(error: sqlite3.Error) -> bool:
+    """Whether somebody else is writing. The code has details above its lowest byte; our own errors have none."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+
+
+def _switch_to_wal(connection: sqlite3.Connection, patience: float) -> None:
     """Readers do not wait for a writer then. SQLite does not wait for other processes in this one statement."""
-    deadline = time.monotonic() + BUSY_SECONDS
+    deadline = time.monotonic() + patience
     while True:
         try:
             connection.execute("PRAGMA journal_mode=WAL")

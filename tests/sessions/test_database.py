@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sessions.database import Database
+from sessions.database import Database, Synchronous
 
 SCHEMA = "CREATE TABLE word (text TEXT NOT NULL); CREATE INDEX word_text ON word (text)"
 
@@ -19,8 +19,8 @@ class Down(Exception):
     """What these tests call an unavailable store."""
 
 
-def database_at(path: Path) -> Database:
-    return Database(path, SCHEMA, version=1, synchronous="NORMAL", unavailable=Down)
+def database_at(path: Path, synchronous: Synchronous = "NORMAL") -> Database:
+    return Database(path, SCHEMA, version=1, synchronous=synchronous, unavailable=Down)
 
 
 @pytest.fixture
@@ -28,6 +28,18 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
     database = database_at(tmp_path / "words.sqlite")
     yield database
     await database.close()
+
+
+@pytest.fixture
+async def unsynced(tmp_path: Path) -> AsyncIterator[Database]:
+    database = database_at(tmp_path / "words.sqlite", "OFF")
+    await database.write(insert)  # what opens the file is left to the thread
+    yield database
+    await database.close()
+
+
+async def thread_of(database: Database) -> int:
+    return await database.write(lambda _: threading.get_ident())
 
 
 def insert(connection: sqlite3.Connection) -> None:
@@ -110,6 +122,45 @@ async def test_closing_is_idempotent(tmp_path: Path) -> None:
     await database.write(insert)
     await database.close()
     await database.close()
+
+
+async def test_what_is_not_synced_runs_where_it_is_asked_for(unsynced: Database) -> None:
+    assert await thread_of(unsynced) == threading.get_ident()
+    assert await unsynced.read(count) == 1
+
+    def insert_and_fail(connection: sqlite3.Connection) -> None:
+        insert(connection)
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        await unsynced.write(insert_and_fail)
+    assert await unsynced.read(count) == 1
+
+
+async def test_the_event_loop_does_not_wait_for_another_writer(unsynced: Database, tmp_path: Path) -> None:
+    await unsynced.write(insert)
+    other = sqlite3.connect(tmp_path / "words.sqlite", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    waiting = asyncio.create_task(unsynced.write(insert))
+    for _ in range(10):
+        await asyncio.sleep(0.01)  # goes on
+        assert not waiting.done()
+    other.execute("COMMIT")
+    other.close()
+    await waiting
+    assert await unsynced.read(count) == 3
+    assert await thread_of(unsynced) == threading.get_ident()
+
+
+async def test_errors_and_the_end_of_what_is_not_synced(unsynced: Database) -> None:
+    for _ in range(2):
+        with pytest.raises(Down, match="SQLite: no such table"):
+            await unsynced.write(lambda connection: connection.execute("INSERT INTO nowhere VALUES (1)"))
+        await unsynced.write(insert)
+    assert await unsynced.read(count) == 3
+    await unsynced.close()
+    with pytest.raises(RuntimeError):
+        await unsynced.write(insert)
 
 
 OPEN_AND_INSERT = """
