@@ -54,9 +54,20 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """What all parts of the file share."""
 
 
+class AdminServer(_Section, frozen=True):
+    """A port of its own for what operators ask: `/metrics`, `/admin/*`, the page; the main one has none of it then.
+
+    On a loopback host it is open to whoever is on the machine, elsewhere only to admins' keys.
+    """
+
+    port: Annotated[int, Meta(ge=0, le=65535)]  # 0: any free one
+    host: Text = "127.0.0.1"
+
+
 class Server(_Section, frozen=True):
     host: Text = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8080  # 0: any free one
+    admin: AdminServer | None = None  # None: on the main port
     # seconds that SIGTERM leaves to running requests; SIGINT leaves 3 at most
     drain_timeout: Annotated[float, Meta(ge=0, le=3600)] = 10.0
     max_body_bytes: Count = 4 * 1024 * 1024
@@ -208,7 +219,7 @@ class Tenant(_Section, frozen=True):
     weight: Annotated[float, Meta(ge=0.01, le=100)] = (
         1.0  # its part of an engine while others of its priority wait
     )
-    admin: bool = False  # may read /metrics, which names every tenant
+    admin: bool = False  # may read /metrics, which names every tenant, and use /admin
 
 
 class State(_Section, frozen=True):

@@ -6,6 +6,7 @@ the file: secrets come from the environment, by the fields whose names end in `_
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from importlib import resources
 from ipaddress import ip_address
 from pathlib import Path
@@ -29,6 +30,12 @@ class ConfigError(ValueError):
     def __init__(self, mistakes: Iterable[Mistake]) -> None:
         self.mistakes = tuple(sorted(mistakes, key=lambda mistake: mistake.line or 0))
         super().__init__("\n".join(map(str, self.mistakes)))
+
+    @property
+    def without_folders(self) -> str:
+        """The same lines, with the file's name alone, for whoever need not know where it lies."""
+        named = (replace(mistake, file=Path(mistake.file).name) for mistake in self.mistakes)
+        return "\n".join(map(str, named))
 
 
 def load_config(path: Path) -> Config:
@@ -184,6 +191,17 @@ def _anonymous(config: Config) -> Iterator[_Fault]:
         yield ("server", "host"), reason
 
 
+def _administration(config: Config) -> Iterator[_Fault]:
+    admin = config.server.admin
+    if admin is None:
+        return
+    if admin.port and (admin.host, admin.port) == (config.server.host, config.server.port):
+        yield ("server", "admin", "port"), "is that of server.port"
+    if not is_loopback(admin.host) and not any(tenant.admin and tenant.keys for tenant in config.tenants):
+        reason = "beyond this machine it needs a key: a tenant with admin: true and one in keys"
+        yield ("server", "admin", "host"), reason
+
+
 def _aliases(config: Config) -> Iterator[_Fault]:
     names = {AUTO, *(tier.name for tier in config.tiers)}
     for alias, target in config.aliases.items():
@@ -202,6 +220,7 @@ _RULES: tuple[Callable[[Config], Iterator[_Fault]], ...] = (
     _policies,
     _keys,
     _anonymous,
+    _administration,
     _aliases,
 )
 

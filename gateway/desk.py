@@ -28,6 +28,12 @@ class Desk:
             for wanted in (tenant.policy, *self._shadows.values()):
                 self._policy(tenant, wanted, None)
 
+    def change(self, tiers: Sequence[Tier]) -> None:
+        """Weights were solved for the old prices, where these are others."""
+        if tuple(tiers) != self._tiers:
+            self._tiers = tuple(tiers)
+            self._balances.clear()
+
     def decide(self, request: Request, signals: Signals, named: str | None) -> Route:
         """`named`: the tier that the client asked for. Raises NoRoute."""
         if named is not None:

@@ -56,7 +56,7 @@ class Dispatcher:
         traces: Traces,
     ) -> None:
         self._tiers = {tier.name: tier for tier in tiers}
-        self._largest = tiers[-1].price
+        self._largest = tiers[-1]
         self._scout = Scout(
             tiers=tiers,
             aliases=aliases,
@@ -239,7 +239,7 @@ class Dispatcher:
             recalled=recalled,
             charge=charge,
             attempt=attempt,
-            largest=self._largest,
+            largest=self._largest.price,
             prompt_tokens=encoded.length(attempt.replica),
             started=started,
             first_text=time.monotonic() - started,

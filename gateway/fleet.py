@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from backends.backend import Backend
@@ -65,6 +65,11 @@ class Fleet:
         await asyncio.gather(*(backend.close() for backend in self.backends))
         await self._supervisor.stop()
         self._folder.remove()
+
+    def price(self, tiers: Sequence[TierConfig]) -> None:
+        """The prices of these, which are the same tiers otherwise, from here on."""
+        for mine, tier in zip(self.tiers, tiers, strict=True):
+            mine.price = tier.price
 
     def _tier(self, tier: TierConfig) -> Tier:
         engines = [self._engine(f"{tier.name}/{n}", engine) for n, engine in enumerate(tier.engines)]

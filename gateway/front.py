@@ -1,12 +1,13 @@
 """The front door: routes and layers around a dispatcher, wherever that one has its answers from."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import ASGIApp, Lifespan
 
+from gateway.api.admin import Admin
 from gateway.api.chat import Chat
 from gateway.api.completions import Completions
 from gateway.api.conversations import Conversations
@@ -19,12 +20,14 @@ from gateway.api.responses_dialect import Responses
 from gateway.api.responses_stored import StoredResponses
 from gateway.api.route import Routing
 from gateway.archive import Archive
-from gateway.config import Config
+from gateway.config import Config, Tenant
+from gateway.configfile import is_loopback
 from gateway.dashboard.overview import Overview
 from gateway.dashboard.pages import Dashboard
 from gateway.drain import Drain
 from gateway.exchange import Observe
 from gateway.middleware import FindTenant, layers, raise_for_router
+from gateway.reload import Reloads
 
 
 def build_front(
@@ -37,13 +40,17 @@ def build_front(
     metrics: Callable[[], bytes],
     overview: Overview,
     observe: Observe,
+    reloads: Reloads | None = None,
+    aliases: Mapping[str, str] | None = None,
     lifespan: Lifespan[Starlette] | None = None,
 ) -> Starlette:
     """An ASGI application.
 
-    `metrics` renders `/metrics`, `overview` is what the page shows; `observe` surrounds every call.
+    `metrics` renders `/metrics`, `overview` is what the page shows; `observe` surrounds every call. `aliases`: instead
+    of the configuration's, where they may change. What operators ask is here too, unless that has a port of its own
+    (see `build_admin`).
     """
-    models = Models(dispatcher, config.aliases)
+    models = Models(dispatcher, config.aliases if aliases is None else aliases)
     health = Health(dispatcher, drain, metrics, config.anonymous)
     chat = Generation(Chat(), dispatcher, config.server, drain)
     completions = Generation(Completions(), dispatcher, config.server, drain)
@@ -63,10 +70,8 @@ def build_front(
             Route("/v1/route", routing, methods=["POST"]),
             Route("/v1/models", models.list, methods=["GET"]),
             Route("/v1/models/{name:path}", models.get, methods=["GET"]),
-            Route("/livez", health.live, methods=["GET"]),
-            Route("/readyz", health.ready, methods=["GET"]),
-            Route("/metrics", health.metrics, methods=["GET"]),
-            *dashboard.routes(),
+            *_probes(health),
+            *(() if config.server.admin else _operators(health, dashboard, reloads)),
         ],
         middleware=layers(config.server, find_tenant, drain, observe),
         exception_handlers={HTTPException: raise_for_router},
@@ -74,6 +79,52 @@ def build_front(
     )
     app.router.redirect_slashes = False  # a redirect would send clients where their Host header says
     return app
+
+
+def build_admin(
+    config: Config,
+    host: str,
+    dispatcher: Dispatches,
+    *,
+    find_tenant: FindTenant,
+    drain: Drain,
+    metrics: Callable[[], bytes],
+    overview: Overview,
+    observe: Observe,
+    reloads: Reloads,
+) -> Starlette:
+    """The ASGI application of a port of its own on `host`, for operators."""
+    health = Health(dispatcher, drain, metrics, None)
+    tries: dict[str, ASGIApp] = {
+        "chat/completions": Generation(Chat(), dispatcher, config.server, drain),
+        "route": Routing(dispatcher, config.server),
+    }
+    dashboard = Dashboard(overview, drain, None, tries)
+    app = Starlette(
+        routes=[*_probes(health), *_operators(health, dashboard, reloads)],
+        middleware=layers(config.server, _operator if is_loopback(host) else find_tenant, drain, observe),
+        exception_handlers={HTTPException: raise_for_router},
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+def _operator(key: str | None) -> Tenant:
+    """Whoever reaches a loopback port of the operators' own is one of them. No configured tenant has this name."""
+    return Tenant(name="(operator)", admin=True)
+
+
+def _probes(health: Health) -> list[Route]:
+    return [
+        Route("/livez", health.live, methods=["GET"]),
+        Route("/readyz", health.ready, methods=["GET"]),
+    ]
+
+
+def _operators(health: Health, dashboard: Dashboard, reloads: Reloads | None) -> list[Route]:
+    """What is asked by those who run the gateway."""
+    admin = [] if reloads is None else Admin(reloads).routes()
+    return [Route("/metrics", health.metrics, methods=["GET"]), *dashboard.routes(), *admin]
 
 
 def _stored(archive: Archive) -> list[Route]:

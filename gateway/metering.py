@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 
 from msgspec.structs import replace
 
@@ -56,7 +58,6 @@ class Charge:
     tenant: Tenant
     reservation: Reservation
     store: LimitStore
-    limits: Limits
     degraded: bool
     parts: int = 1
     used: Amount = NOTHING
@@ -75,11 +76,20 @@ class Meter:
     Budgets have no shares: a tenant who has one is refused then, or runs uncounted, as its `on_outage` says.
     """
 
-    def __init__(self, store: LimitStore, fallback: LimitStore, metrics: Metrics, gateways: int = 1) -> None:
+    def __init__(
+        self,
+        store: LimitStore,
+        fallback: LimitStore,
+        metrics: Metrics,
+        gateways: int = 1,
+        limits_of: Callable[[Tenant], Limits] = attrgetter("limits"),
+    ) -> None:
+        """`limits_of`: what a tenant's reservations are settled by, which may have changed since they were taken."""
         self._store = store
         self._fallback = fallback
         self._metrics = metrics
         self._gateways = gateways
+        self._limits_of = limits_of
 
     async def reserve(self, tenant: Tenant, request_id: str, amount: Amount, *, parts: int = 1) -> Charge:
         """`parts`: how many will be settled, each for itself.
@@ -102,11 +112,8 @@ class Meter:
         return charge
 
     async def _reserve(self, tenant: Tenant, request_id: str, amount: Amount) -> Charge:
-        limits = tenant.limits
-        reservation = await self._store.reserve(tenant.name, limits, request_id, amount)
-        return Charge(
-            tenant=tenant, reservation=reservation, store=self._store, limits=limits, degraded=False
-        )
+        reservation = await self._store.reserve(tenant.name, tenant.limits, request_id, amount)
+        return Charge(tenant=tenant, reservation=reservation, store=self._store, degraded=False)
 
     async def _reserve_alone(self, tenant: Tenant, request_id: str, amount: Amount) -> Charge:
         if any(budgets(tenant.limits)) and tenant.limits.budget.on_outage == "closed":
@@ -114,9 +121,7 @@ class Meter:
             raise _budget_unknown()
         limits = share_of(tenant.limits, self._gateways)
         reservation = await self._fallback.reserve(tenant.name, limits, request_id, amount)
-        return Charge(
-            tenant=tenant, reservation=reservation, store=self._fallback, limits=limits, degraded=True
-        )
+        return Charge(tenant=tenant, reservation=reservation, store=self._fallback, degraded=True)
 
     async def settle(self, charge: Charge, used: Amount, *, parts: int = 1) -> None:
         """Never lost to a cancellation: the client's going away is no reason to keep a reservation."""
@@ -132,8 +137,11 @@ class Meter:
             raise
 
     async def _settle(self, charge: Charge, used: Amount) -> None:
+        limits = self._limits_of(charge.tenant)
+        if charge.degraded:
+            limits = share_of(limits, self._gateways)
         try:
-            await charge.store.settle(charge.reservation, charge.limits, used)
+            await charge.store.settle(charge.reservation, limits, used)
         except LimitStoreUnavailable as error:
             logger.warning("limits: not settled, the lease will expire: %s", error)
             self._metrics.state_backend("limits", up=False)

@@ -22,7 +22,7 @@ OTHER = "other"
 NO_TIER = "none"  # of requests that ended before a tier was chosen
 NO_ERROR = "none"
 ANSWERING = ("chat", "completions", "responses", "messages")
-ENDPOINTS = (*ANSWERING, "count_tokens", "route", "models")
+ENDPOINTS = (*ANSWERING, "count_tokens", "route", "models", "admin")
 ROUTE_REASONS = ("classifier", "requested", "pinned", "failover")
 ABORT_REASONS = ("client", "engine", "upstream", "deadline", "drain")
 LIMIT_DECISIONS = (
@@ -39,6 +39,7 @@ LIMIT_DECISIONS = (
 )
 STORES = ("limits", "sessions")
 SESSION_EVENTS = ("opened", "recalled", "unknown")
+RELOAD_RESULTS = ("success", "failure")
 TOKEN_KINDS = ("prompt", "cached", "completion")
 STREAM_ERRORS = (
     "engine_died",
@@ -166,6 +167,14 @@ class Metrics:
         self._draining = Gauge(
             "headrace_draining", "1 while the gateway takes no new requests.", registry=make
         )
+        self._config_version = Gauge(
+            "headrace_config_version", "Number of the configuration that holds, from 1 at the start.",
+            registry=make,
+        )  # fmt: skip
+        self._reloads = Counter(
+            "headrace_config_reloads", "Changes of the configuration that were tried.", ("result",),
+            registry=make,
+        )  # fmt: skip
         self._stores = Gauge(
             "headrace_state_backend_up", "0 where the last operation found the store not answering.", ("kind",),
             registry=make,
@@ -176,9 +185,9 @@ class Metrics:
         _touch(self._requests, ANSWERING, tiers, ["200"], [NO_ERROR, *STREAM_ERRORS])
         _touch(self._routes, tiers, ROUTE_REASONS)
         _touch(self._aborts, ABORT_REASONS)
-        _touch(self._tokens, tenants, tiers, TOKEN_KINDS)
-        _touch(self._cost, tenants, tiers)
-        _touch(self._largest_cost, tenants, tiers)
+        self.tenants(tenants)
+        self._config_version.set(1)
+        _touch(self._reloads, RELOAD_RESULTS)
         _touch(self._sessions, SESSION_EVENTS)
         _touch(self._first_token, tiers)
         _touch(self._per_token, tiers)
@@ -188,6 +197,17 @@ class Metrics:
             self._limits.labels(*decision)
         for kind in STORES:
             self._stores.labels(kind).set(1)
+
+    def tenants(self, names: Sequence[str]) -> None:
+        """Tenants of the configuration, also those that a later one brings."""
+        _touch(self._tokens, names, self._tiers, TOKEN_KINDS)
+        _touch(self._cost, names, self._tiers)
+        _touch(self._largest_cost, names, self._tiers)
+
+    def reloaded(self, number: int, *, success: bool) -> None:
+        """A change of the configuration was tried; `number`: of the one that holds now."""
+        self._reloads.labels(RELOAD_RESULTS[not success]).inc()
+        self._config_version.set(number)
 
     def render(self) -> bytes:
         """Everything in text 0.0.4; send it as `CONTENT_TYPE`, whatever the client would accept."""

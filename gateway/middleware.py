@@ -51,6 +51,7 @@ ENDPOINTS = {
     "/v1/models": "models",
     "/dashboard/chat/completions": "chat",
     "/dashboard/route": "route",
+    **dict.fromkeys(("/admin/config", "/admin/reload", "/admin/rollback"), "admin"),
     **dict.fromkeys(PROBES, "probe"),
 }
 ANTHROPIC = frozenset(

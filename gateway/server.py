@@ -1,7 +1,7 @@
 """Serving an application on a socket, and leaving when a signal asks for it.
 
 SIGTERM and SIGINT drain: no new requests, and running ones may end within `server.drain_timeout` or, on SIGINT, within
-two seconds, since somebody is waiting at a terminal. A second signal ends the process at once.
+two seconds, since somebody is waiting at a terminal. A second signal ends the process at once. SIGHUP is passed on.
 """
 
 import asyncio
@@ -9,8 +9,9 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import uvicorn
@@ -87,9 +88,17 @@ class Server(uvicorn.Server):
 class _Signals:
     """What the first signal and the second one do."""
 
-    def __init__(self, server: Server, drain: Drain, drain_timeout: float) -> None:
-        self._server = server
+    def __init__(
+        self,
+        servers: Sequence[Server],
+        drain: Drain,
+        drain_timeout: float,
+        hang_up: Callable[[], None] | None,
+    ) -> None:
+        self._servers = servers
         self._drain = drain
+        self._hang_up = hang_up
+        self._on_terminal = _on_terminal()
         self._patience = {
             signal.SIGTERM: drain_timeout,
             signal.SIGINT: min(drain_timeout, INTERRUPT_PATIENCE),
@@ -106,10 +115,12 @@ class _Signals:
         loop = asyncio.get_running_loop()
         for number in self._patience:
             loop.add_signal_handler(number, self._receive, number)
+        if self._hang_up is not None:
+            loop.add_signal_handler(signal.SIGHUP, self._hung_up, self._hang_up)
         try:
             yield
         finally:
-            for number in self._patience:
+            for number in (*self._patience, signal.SIGHUP):
                 loop.remove_signal_handler(number)
 
     def _receive(self, number: signal.Signals) -> None:
@@ -117,28 +128,70 @@ class _Signals:
             os._exit(128 + number)  # engines die with their parent
         self._leaving = asyncio.ensure_future(self._leave(self._patience[number]))
 
+    def _hung_up(self, hang_up: Callable[[], None]) -> None:
+        """Asked for by an operator, or the terminal that the gateway was started from is gone."""
+        if self._on_terminal and not _on_terminal():
+            self._receive(signal.SIGTERM)
+        else:
+            hang_up()
+
     async def _leave(self, patience: float) -> None:
         logger.info("leaving: %d requests run", self._drain.running)
-        if not self._server.started and self._serving is not None:
+        if not started(self._servers) and self._serving is not None:
             self._serving.cancel()
             return
         await self._drain.leave(patience)
-        self._server.should_exit = True
+        for server in self._servers:
+            server.should_exit = True
+
+
+def started(servers: Iterable[Server]) -> bool:
+    return all(server.started for server in servers)
+
+
+def _on_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Door:
+    """An application and the socket that it is served on."""
+
+    app: Starlette
+    listener: socket.socket
 
 
 async def serve(
-    app: Starlette, listener: socket.socket, drain: Drain, drain_timeout: float, opened: Callable[[], None]
+    doors: Sequence[Door],
+    drain: Drain,
+    drain_timeout: float,
+    opened: Callable[[], None],
+    hang_up: Callable[[], None] | None = None,
 ) -> None:
-    """Run the lifespan of `app` and serve it on `listener` until a signal. `opened` is called when it can be used.
+    """Run the lifespan of the first door's application and serve all of them until a signal.
 
-    What the lifespan raises, for instance when an engine does not start, comes out as it is.
+    `opened` is called when they can be used, `hang_up` on SIGHUP. What the lifespan raises, for instance when an
+    engine does not start, comes out as it is.
     """
-    server = Server(app, opened)
-    signals = _Signals(server, drain, drain_timeout)
+    servers: list[Server] = []
+
+    def open_all() -> None:
+        if started(servers):
+            opened()
+
+    servers += [Server(door.app, open_all) for door in doors]
+    signals = _Signals(servers, drain, drain_timeout, hang_up)
     with signals.handled():
         try:
-            async with app.router.lifespan_context(app):
-                await server.serve(sockets=[listener])
+            async with doors[0].app.router.lifespan_context(doors[0].app):
+                serving = (
+                    server.serve(sockets=[door.listener]) for server, door in zip(servers, doors, strict=True)
+                )
+                await asyncio.gather(*serving)
         except asyncio.CancelledError:
-            if server.started or not signals.received:
+            if started(servers) or not signals.received:
                 raise

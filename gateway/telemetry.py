@@ -354,6 +354,11 @@ def configure_logging(level: str) -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
+def set_log_level(level: str) -> None:
+    """As `configure_logging` has it, while everything runs."""
+    logging.getLogger().setLevel(level.upper())
+
+
 def log_request(
     *,
     request_id: str,

@@ -31,9 +31,12 @@ class Replica:
         return 0.0 if self.room is None else self.backend.in_flight / self.room
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Tier:
-    """Replicas of models of one size. All of them answer alike, so any may take any request."""
+    """Replicas of models of one size. All of them answer alike, so any may take any request.
+
+    `price` alone may change while requests run.
+    """
 
     name: str
     replicas: tuple[Replica, ...]

@@ -1,7 +1,10 @@
 """`headrace serve`: the gateway and its engines, until a signal."""
 
 import argparse
+import socket
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from gateway.cli.arguments import add_source, load
@@ -33,11 +36,14 @@ def run(options: argparse.Namespace) -> int:
     from gateway.server import run
     from gateway.telemetry import configure_logging
 
-    config = _with_address(load(options), options)
+    def read() -> "Config":
+        return _with_address(load(options), options)
+
+    config = read()
     configure_logging(config.telemetry.log_level)
     pull_missing([engine.model for tier in config.tiers for engine in tier.engines])
     try:
-        run(_serve(config))
+        run(_serve(config, read))
     except (EngineStartError, BackendError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -56,20 +62,30 @@ def _with_address(config: "Config", options: argparse.Namespace) -> "Config":
     return config
 
 
-async def _serve(config: "Config") -> None:
-    from gateway.app import create_app
+async def _serve(config: "Config", read: "Callable[[], Config]") -> None:
+    from gateway.app import create_gateway
     from gateway.drain import Drain
-    from gateway.server import bind, serve
+    from gateway.server import Door, bind, serve
 
-    server = config.server
-    drain = Drain()
-    with bind(server.host, server.port) as listener:
-        host = f"[{server.host}]" if ":" in server.host else server.host
-        url = f"http://{host}:{listener.getsockname()[1]}"
-        app = create_app(config, drain)
+    server, drain = config.server, Drain()
+    with ExitStack() as listeners:
+        listener = listeners.enter_context(bind(server.host, server.port))
+        ready = _ready(config, _url(server.host, listener))
+        second = None
+        if server.admin is not None:
+            second = listeners.enter_context(bind(server.admin.host, server.admin.port))
+            ready += f"\nMetrics and administration: {_url(server.admin.host, second)}"
+        gateway = create_gateway(config, drain, read)
+        doors = [Door(gateway.front, listener)]
+        if gateway.admin is not None and second is not None:
+            doors.append(Door(gateway.admin, second))
         await serve(
-            app, listener, drain, server.drain_timeout, lambda: print(_ready(config, url), flush=True)
+            doors, drain, server.drain_timeout, lambda: print(ready, flush=True), gateway.reloads.hang_up
         )
+
+
+def _url(host: str, listener: socket.socket) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
 
 
 def _ready(config: "Config", url: str) -> str:

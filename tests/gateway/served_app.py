@@ -18,7 +18,7 @@ from starlette.routing import Route
 from gateway.api.watching import watched
 from gateway.drain import Drain
 from gateway.errors import ApiError
-from gateway.server import bind, run, serve
+from gateway.server import Door, bind, run, serve
 
 drain = Drain()
 
@@ -53,7 +53,7 @@ async def main(port: int, drain_timeout: float) -> None:
     app = Starlette(routes=[Route("/work", work)], lifespan=lifespan)
     with bind("127.0.0.1", port) as listener:
         opened = f"open {listener.getsockname()[1]}"
-        await serve(app, listener, drain, drain_timeout, lambda: say(opened))
+        await serve([Door(app, listener)], drain, drain_timeout, lambda: say(opened), lambda: say("hung up"))
 
 
 if __name__ == "__main__":

@@ -137,6 +137,18 @@ MISTAKES = [
         ["5: tenants[0].keys[0].not_after: expected a time like 2030-01-31T12:00:00Z, got text"],
     ),
     (
+        "an open port for operators",
+        TIER + "server: {admin: {host: 0.0.0.0, port: 9}}",
+        [
+            "5: server.admin.host: beyond this machine it needs a key: a tenant with admin: true and one in keys",
+        ],
+    ),
+    (
+        "two doors on one port",
+        TIER + "server: {port: 9, admin: {port: 9}}",
+        ["5: server.admin.port: is that of server.port"],
+    ),
+    (
         "a burst without its rate",
         TIER + "anonymous: {name: a, limits: {tokens_burst: 5, requests_burst: 5, requests_per_minute: 1}}",
         ["5: anonymous.limits.tokens_burst: needs tokens_per_minute beside it"],

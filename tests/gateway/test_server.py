@@ -96,6 +96,16 @@ def test_an_idle_server_ends_at_once(run: Run, number: signal.Signals) -> None:
     assert "stopped" in served.said
 
 
+def test_a_hang_up_is_passed_on_and_ends_nothing(run: Run) -> None:
+    served = run("0", "5")
+    port = served.hear(r"open (\d+)")
+    served.process.send_signal(signal.SIGHUP)
+    served.hear("hung up")
+    assert httpx.get(f"http://127.0.0.1:{port}/work?0").text == "worked"
+    served.process.send_signal(signal.SIGTERM)
+    assert served.end()[0] == 0
+
+
 def test_running_requests_may_end(run: Run) -> None:
     served = run()
     port = served.hear(r"open (\d+)")

@@ -6,8 +6,10 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import httpx
 import pytest
 import yaml
 
@@ -186,6 +188,28 @@ def test_the_command_names_a_key_where_one_is_needed(config_file: Path) -> None:
             ["sh", "-c", command], capture_output=True, text=True, check=True, env=environment
         )
         assert json.loads(pasted.stdout)["error"]["code"] == "invalid_api_key"
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=5)
+        assert process.returncode == 0
+
+
+def test_the_configuration_changes_on_a_hang_up(config_file: Path) -> None:
+    config_file.write_text(config_file.read_text().replace("{port: 0}", "{port: 0, admin: {port: 0}}"))
+    with serve(config_file) as process:
+        assert process.stdout is not None
+        said = [process.stdout.readline() for _ in range(3)]
+        front, admin = (re.search(r"http://127\.0\.0\.1:\d+", said[n]) for n in (0, 2))
+        assert front is not None and admin is not None
+        config_file.write_text(config_file.read_text() + "aliases: {gpt-4o: auto}\n")
+        process.send_signal(signal.SIGHUP)
+        for _ in range(100):
+            if httpx.get(f"{admin[0]}/admin/config").json()["number"] == 2:
+                break
+            time.sleep(0.05)
+        names = [model["id"] for model in httpx.get(f"{front[0]}/v1/models").json()["data"]]
+        assert names == ["auto", "7b", "gpt-4o"]
+        assert httpx.get(f"{front[0]}/metrics").status_code == 404
+        assert "headrace_config_version 2.0" in httpx.get(f"{admin[0]}/metrics").text
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=5)
         assert process.returncode == 0

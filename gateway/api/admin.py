@@ -1,0 +1,60 @@
+"""`/admin/*`: which configuration holds, and changing it. For admins' keys alone, or on a loopback port of its own."""
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.routing import Route
+
+from gateway.configfile import ConfigError
+from gateway.errors import ApiError
+from gateway.exchange import exchange_of
+from gateway.reload import NoPrevious, Reloads, RestartNeeded, Version
+
+
+class Admin:
+    def __init__(self, reloads: Reloads) -> None:
+        self._reloads = reloads
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/admin/config", self.config, methods=["GET"]),
+            Route("/admin/reload", self.reload, methods=["POST"]),
+            Route("/admin/rollback", self.rollback, methods=["POST"]),
+        ]
+
+    async def config(self, http: HttpRequest) -> Response:
+        _check(http)
+        return _told(self._reloads.version)
+
+    async def reload(self, http: HttpRequest) -> Response:
+        _check(http)
+        return _told(await _changed(self._reloads.reload))
+
+    async def rollback(self, http: HttpRequest) -> Response:
+        _check(http)
+        return _told(await _changed(self._reloads.rollback))
+
+
+async def _changed(change: Callable[[], Awaitable[Version]]) -> Version:
+    try:
+        return await change()
+    except RestartNeeded as error:
+        raise ApiError(409, f"The configuration {error}.", code="restart_required") from error
+    except NoPrevious as error:
+        raise ApiError(409, f"Nothing to roll back: {error}.", code="no_previous_config") from error
+    except ConfigError as error:
+        raise ApiError(400, error.without_folders, code="invalid_config") from error
+    except ValueError as error:
+        raise ApiError(400, str(error), code="invalid_config") from error
+
+
+def _check(http: HttpRequest) -> None:
+    tenant = exchange_of(http.scope).tenant
+    if tenant is None or not tenant.admin:
+        raise ApiError(403, "Only an admin's key opens this.", code="not_allowed")
+
+
+def _told(version: Version) -> Response:
+    return Response(msgspec.json.encode(version), media_type="application/json")
