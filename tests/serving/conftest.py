@@ -269,7 +269,7 @@ def serving_with(config: Config, stores: Stores) -> Iterator[Front]:
 Serve = Callable[..., AbstractContextManager[Front]]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def serve() -> Serve:
     """`with serve(body_timeout=0.2) as front`: a front door with these settings of `Server`."""
     return lambda anonymous=ANONYMOUS, **server: serving(config_with(anonymous, **server))

@@ -1,0 +1,112 @@
+"""The unmodified `langchain-openai` client against the front door: what its users do every day."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_openai import ChatOpenAI, OpenAI
+
+from gateway.errors import ApiError
+
+TALK: Any = [SystemMessage("Be terse."), HumanMessage("Hi"), AIMessage("Hello"), HumanMessage("And now?")]
+
+
+@pytest.fixture
+def chat(front: Any) -> Iterator[ChatOpenAI]:
+    yield _made(ChatOpenAI, front)
+
+
+def _made(kind: Any, front: Any, **options: Any) -> Any:
+    return kind(model="auto", base_url=f"{front.url}/v1", api_key="any", max_retries=0, **options)
+
+
+def test_invoke(chat: ChatOpenAI, front: Any) -> None:
+    answer = chat.invoke(TALK)
+    assert answer.content == "Hello"
+    assert answer.response_metadata["finish_reason"] == "stop"
+    assert answer.response_metadata["model_name"] == "7b"
+    assert answer.usage_metadata is not None
+    assert (answer.usage_metadata["input_tokens"], answer.usage_metadata["output_tokens"]) == (12, 3)
+    assert answer.usage_metadata["input_token_details"] == {"cache_read": 8}
+    said = [(message.role, message.content) for message in front.dispatcher.requests[0].prompt.messages]
+    assert said == [("system", "Be terse."), ("user", "Hi"), ("assistant", "Hello"), ("user", "And now?")]
+
+
+def test_an_answer_goes_back_into_the_conversation(chat: ChatOpenAI, front: Any) -> None:
+    first = chat.invoke("Hi")
+    chat.invoke([HumanMessage("Hi"), first, HumanMessage("Go on.")])
+    roles = [message.role for message in front.dispatcher.requests[1].prompt.messages]
+    assert roles == ["user", "assistant", "user"]
+
+
+def test_stream(front: Any) -> None:
+    chunks = list(_made(ChatOpenAI, front, stream_usage=True).stream("Hi"))
+    whole = chunks[0]
+    for chunk in chunks[1:]:
+        whole += chunk
+    assert "".join(str(chunk.content) for chunk in chunks) == whole.content == "Hello"
+    assert whole.response_metadata["finish_reason"] == "stop"
+    assert whole.usage_metadata is not None and whole.usage_metadata["total_tokens"] == 15
+
+
+async def test_astream_and_abatch(chat: ChatOpenAI) -> None:
+    assert "".join([str(chunk.content) async for chunk in chat.astream("Hi")]) == "Hello"
+    assert [answer.content for answer in await chat.abatch(["a", "b"])] == ["Hello"] * 2
+
+
+def test_batch(chat: ChatOpenAI, front: Any) -> None:
+    assert [answer.content for answer in chat.batch(["a", "b", "c"])] == ["Hello"] * 3
+    assert len(front.dispatcher.requests) == 3
+
+
+def test_a_chain_with_options(front: Any) -> None:
+    chat = _made(ChatOpenAI, front, temperature=0.2, top_p=0.9, seed=7, stop=["\n"], max_tokens=20, n=1)
+    chain = ChatPromptTemplate([("system", "You {mood}."), ("user", "{ask}")]) | chat | StrOutputParser()
+    assert chain.invoke({"mood": "smile", "ask": "Well?"}) == "Hello"
+    [request] = front.dispatcher.requests
+    assert [message.content for message in request.prompt.messages] == ["You smile.", "Well?"]
+    assert (request.temperature, request.top_p, request.seed) == (0.2, 0.9, 7)
+    assert (request.stop, request.max_tokens) == (("\n",), 20)
+
+
+def test_logprobs(front: Any) -> None:
+    answer = _made(ChatOpenAI, front, logprobs=True, top_logprobs=2).invoke("Hi")
+    assert answer.response_metadata["logprobs"] == {"content": [], "refusal": None}
+    assert front.dispatcher.requests[0].logprobs == 2
+
+
+def test_responses(front: Any) -> None:
+    chat = _made(ChatOpenAI, front, use_responses_api=True)
+    answer = chat.invoke("Hi")
+    assert answer.text == "Hello"
+    assert answer.usage_metadata["input_tokens"] == 12
+    follow = chat.invoke("And?", previous_response_id=answer.response_metadata["id"])
+    assert follow.text == "Hello"
+    assert "".join(chunk.text for chunk in chat.stream("Hi")) == "Hello"
+
+
+def test_completions(front: Any) -> None:
+    """This client sends several prompts in one call, and `best_of` only where it is told to."""
+    llm = _made(OpenAI, front, n=2)
+    generations = llm.generate(["One", "Two", "Three"]).generations
+    assert [len(each) for each in generations] == [2, 2, 2]
+    assert [request.prompt.text for request in front.dispatcher.requests] == ["One", "Two", "Three"]
+    assert "".join(_made(OpenAI, front).stream("One")) == "Hello"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(429, openai.RateLimitError), (404, openai.NotFoundError), (503, openai.InternalServerError)],
+)
+def test_errors_are_those_of_the_openai_client(
+    chat: ChatOpenAI, front: Any, status: int, kind: type[Exception]
+) -> None:
+    front.dispatcher.script.refusal = ApiError(status, "no", code="some_code")
+    with pytest.raises(kind):
+        chat.invoke("Hi")
+    with pytest.raises(kind):
+        list(chat.stream("Hi"))
