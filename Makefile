@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 # OpenMP threads that spin while they wait make everything beside them ten times slower; these spin shortly.
 export GOMP_SPINCOUNT ?= 2000
 
-.PHONY: install serve test test-slow lint bench redis clean
+.PHONY: install serve test test-slow lint bench redis prometheus chromium clean
 
 install: $(STAMP)
 
@@ -32,11 +32,18 @@ lint: install
 redis:
 	command -v redis-server >/dev/null || { apt-get update -qq && apt-get install -y -qq redis-server; }
 
+prometheus:
+	command -v promtool >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends prometheus; }
+
+chromium:
+	command -v chromedriver >/dev/null || \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver fonts-dejavu-core; }
+
 test: lint redis
 	$(BIN)/headrace models pull --preset tiny
 	$(BIN)/pytest -m "not slow"
 
-test-slow: install redis
+test-slow: install redis prometheus chromium
 	$(BIN)/headrace models pull --preset laptop
 	$(BIN)/pytest -m slow
 
