@@ -179,6 +179,16 @@ class Load(Message, frozen=True, kw_only=True):
     step_tokens: int  # tokens run in all steps, for the mean fill of a batch
     step_rows: int
     finished: dict[str, int]  # by finish reason
+    running_batch: int = 0  # of `running`, those of batch traffic
+    paused: int = 0  # of `running`, those that stand back for interactive ones
+    waiting_batch: int = 0
+    waiting_tokens: int = 0
+    band: int = 0  # of EngineConfig.bands, the one in force
+    first_in_time: tuple[int, ...] = ()  # interactive answers by band that began within its target
+    first_late: tuple[int, ...] = ()  # and those that did not
+    streams: int = 0  # interactive answers of two tokens and more
+    streams_at_pace: int = 0  # of those, the ones with 20 tokens a second
+    step_error: float = 0.0  # by which share of itself the last steps' predicted time was wrong
 
 
 ToEngine = Submit | Abort | Subscribe

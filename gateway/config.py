@@ -87,6 +87,21 @@ class Price(_Section, frozen=True):
     output: Money = 0.0
 
 
+class Band(_Section, frozen=True):
+    """How many requests run at a time while fewer than `below` wait; the last band of a table has no `below`."""
+
+    rows: Count
+    ttft_ms: Annotated[float, Meta(gt=0)]  # 95 of 100 answers should begin within it: a target, see /metrics
+    below: Count | None = None
+
+
+BANDS = (
+    Band(below=10, rows=8, ttft_ms=200),
+    Band(below=50, rows=32, ttft_ms=400),
+    Band(rows=128, ttft_ms=1000),
+)
+
+
 class Engine(_Section, frozen=True):
     """A replica of our own, in a process of its own."""
 
@@ -96,9 +111,18 @@ class Engine(_Section, frozen=True):
     device: Device = "cpu"
     kv_tokens: Annotated[int, Meta(ge=16, multiple_of=16)] = 16384  # room in the KV cache, a multiple of 16
     max_model_len: Count | None = None
-    max_sequences: Count = 32
-    token_budget: Count = 512
-    max_waiting: Count = 256
+    max_sequences: Count = 128  # the most at a time, whatever the bands say
+    # the batch by the length of the queue: small ones answer sooner, large ones do more work
+    bands: Annotated[tuple[Band, ...], Meta(min_length=1)] = BANDS
+    interactive_sequences: Count = 16  # the most at a time with an interactive request among them
+    token_budget: Count = 512  # tokens of a step
+    # milliseconds of a step with prompts in it; None: twice those of one without, so that streams keep their pace
+    step_budget_ms: Annotated[float, Meta(gt=0)] | None = None
+    max_waiting: Count = 256  # requests in the queue; beyond: 503 with retry-after
+    max_waiting_tokens: Count = 1_000_000  # likewise, tokens of their prompts
+    # of the KV cache, for one tenant while others wait for room in it or keep something there
+    tenant_share: Annotated[float, Meta(gt=0, le=1)] = 0.5
+    session_share: Annotated[float, Meta(gt=0, le=1)] = 0.25  # likewise, for what one session keeps
     cores: Count | None = None  # None: all of the machine
 
 

@@ -130,6 +130,20 @@ def _engines(config: Config) -> Iterator[_Fault]:
                 yield ("tiers", i, "engines", j, "max_model_len"), reason
 
 
+def _bands(config: Config) -> Iterator[_Fault]:
+    for number, tier in enumerate(config.tiers):
+        for place, engine in enumerate(tier.engines):
+            path: tuple[str | int, ...] = ("tiers", number, "engines", place, "bands")
+            *bounds, last = [band.below for band in engine.bands]
+            for at, bound in enumerate(bounds):
+                if bound is None:
+                    yield (*path, at), "needs `below`: only the last band is for however many"
+                elif at and bound <= (bounds[at - 1] or 0):
+                    yield (*path, at, "below"), "must be more than in the band before"
+            if last is not None:
+                yield (*path, len(bounds), "below"), "must not be there: the last band is for however many"
+
+
 def _models(config: Config) -> Iterator[_Fault]:
     """Bare names only: a path need not exist on the machine where a configuration is checked."""
     for i, tier in enumerate(config.tiers):
@@ -214,6 +228,7 @@ def _aliases(config: Config) -> Iterator[_Fault]:
 _RULES: tuple[Callable[[Config], Iterator[_Fault]], ...] = (
     _tiers,
     _engines,
+    _bands,
     _models,
     _tenants,
     _bursts,

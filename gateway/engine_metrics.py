@@ -10,7 +10,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 from prometheus_client.registry import Collector
 
 from backends.backend import Timings, Usage
-from backends.wire import FinishReason, Load
+from backends.wire import EngineConfig, FinishReason, Load
+from gateway.schedule_metrics import ScheduleMetrics
 
 LATENCY_BUCKETS = (
     0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680,
@@ -38,6 +39,8 @@ ENGINE_COUNTERS = {
     "steps": ("headrace_engine_steps", "Steps of the engine."),
     "step_tokens": ("headrace_engine_step_tokens", "Tokens run in all steps."),
     "step_rows": ("headrace_engine_step_rows", "Rows run in all steps."),
+    "streams": ("headrace_engine_streams", "Interactive answers of two tokens and more."),
+    "streams_at_pace": ("headrace_engine_streams_at_pace", "Those of them with 20 tokens a second."),
 }
 ENGINE_TIMES = {
     "first_token": ("vllm:time_to_first_token_seconds", FIRST_TOKEN_BUCKETS, "From arrival to the first token."),
@@ -98,6 +101,7 @@ class EngineMetrics:
             field: Histogram(name, text, ENGINE_LABELS, buckets=SIZE_BUCKETS, registry=registry)
             for field, (name, text) in ENGINE_SIZES.items()
         }
+        self._schedule = ScheduleMetrics(registry, engines)
         for engine in engines:
             self._start_at_zero(engine)
         if old_names:
@@ -110,14 +114,18 @@ class EngineMetrics:
         for reason in get_args(FinishReason):
             self._finished.labels(self._models[engine], engine, reason)
 
-    def cache_config(self, engine: str, block_size: int, blocks: int) -> None:
-        self._config.labels(self._models[engine], engine, str(block_size), str(blocks)).set(1)
+    def describe(self, config: EngineConfig) -> None:
+        """What an engine is started with."""
+        labels = self._models[config.name], config.name
+        self._config.labels(*labels, str(config.block_size), str(config.kv_blocks)).set(1)
+        self._schedule.describe(config.name, config.bands)
 
     def idle(self, engine: str) -> None:
         """Nothing runs in an engine that is not there. Names that are no engine's are ignored."""
         if engine in self._models:
             for gauge in (self._running, self._waiting, self._usage):
                 gauge.labels(self._models[engine], engine).set(0)
+            self._schedule.idle(engine)
 
     def load(self, load: Load) -> None:
         labels = (self._models[load.engine], load.engine)
@@ -133,6 +141,7 @@ class EngineMetrics:
         for reason in get_args(FinishReason):
             seen = before.finished.get(reason, 0) if before else 0
             self._finished.labels(*labels, reason).inc(load.finished.get(reason, 0) - seen)
+        self._schedule.load(load, before)
         self._seen[load.engine] = load
 
     def generation(self, engine: str, usage: Usage, timings: Timings) -> None:

@@ -13,7 +13,7 @@ from backends.remote import RemoteBackend
 from backends.runtime import RuntimeFolder
 from backends.supervisor import Supervisor
 from backends.tokenizer import Tokenizer
-from backends.wire import EngineConfig, Event, Evicted, Load, Snapshot, Stored
+from backends.wire import Band, EngineConfig, Event, Evicted, Load, Snapshot, Stored
 from gateway.config import Config, Engine, Remote
 from gateway.config import Tier as TierConfig
 from gateway.metrics import Metrics
@@ -45,7 +45,7 @@ class Fleet:
         for backend in self.backends:
             metrics.watch(backend)
         for engine in self._engines:
-            metrics.cache_config(engine.name, engine.block_size, engine.kv_blocks)
+            metrics.describe(engine)
 
     @property
     def backends(self) -> tuple[Backend, ...]:
@@ -94,8 +94,16 @@ class Fleet:
             kv_blocks=engine.kv_tokens // BLOCK_SIZE,
             max_model_len=engine.max_model_len,
             max_sequences=engine.max_sequences,
+            bands=tuple(
+                Band(below=band.below, rows=band.rows, ttft_ms=band.ttft_ms) for band in engine.bands
+            ),
+            interactive_sequences=engine.interactive_sequences,
             token_budget=engine.token_budget,
+            step_budget_ms=engine.step_budget_ms,
             max_waiting=engine.max_waiting,
+            max_waiting_tokens=engine.max_waiting_tokens,
+            tenant_share=engine.tenant_share,
+            session_share=engine.session_share,
             cores=engine.cores or os.cpu_count() or 1,
             lease=f"{self._folder.path}/cores.lease",
         )

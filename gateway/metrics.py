@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 from prometheus_client.registry import Collector
 
 from backends.backend import Backend, Timings, Usage
-from backends.wire import Load
+from backends.wire import EngineConfig, Load
 from gateway.engine_metrics import FIRST_TOKEN_BUCKETS, LATENCY_BUCKETS, PER_TOKEN_BUCKETS, EngineMetrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -232,9 +232,9 @@ class Metrics:
         """Show this backend's generations and whether it is available, as they are when a scrape comes."""
         self._backends.append(backend)
 
-    def cache_config(self, engine: str, block_size: int, blocks: int) -> None:
-        """What `vllm:cache_config_info` says of an engine. Raises KeyError for an unknown one."""
-        self._engines.cache_config(engine, block_size, blocks)
+    def describe(self, engine: EngineConfig) -> None:
+        """What an engine is started with. Raises KeyError for an unknown one."""
+        self._engines.describe(engine)
 
     def load(self, load: Load) -> None:
         """What an engine says of itself. Raises KeyError for an unknown engine."""

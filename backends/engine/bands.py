@@ -35,10 +35,9 @@ class Bands:
         """Sequences that may run at a time."""
         return min(self._bands[self._at].rows, self._max_sequences)
 
-    @property
-    def ttft(self) -> float:
-        """Seconds within which 95 of 100 answers should begin."""
-        return self._bands[self._at].ttft_ms / 1000
+    def target(self, index: int) -> float:
+        """Seconds within which 95 of 100 answers of a band should begin."""
+        return self._bands[index].ttft_ms / 1000
 
     def look(self, waiting: int) -> None:
         """Take in how many wait now."""

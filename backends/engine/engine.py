@@ -10,7 +10,6 @@ thread calls it. What it promises:
 import itertools
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -26,13 +25,13 @@ from backends.engine.pace import CostModel, Work
 from backends.engine.scheduler import Scheduler
 from backends.engine.sequence import Sequence
 from backends.engine.stops import StopMatcher
+from backends.engine.tally import Tally
 from backends.wire import EngineConfig, FinishReason, Grammar, Load, Output, Refused, Sampling, Score, Submit
 
 SEED_STEP = (
     0xD1B54A32D192ED03  # odd, so that no two answers share a seed; far from the steps in `kernels.noise`
 )
 COMPILE_POLL = 0.005  # seconds that a step without work waits for a grammar, so that it hears what else comes
-COUNTERS = ("prompt_tokens", "cached_tokens", "generation_tokens", "steps", "step_tokens", "step_rows")
 Told = list[tuple[bytes, Output]]  # what to tell which sender
 
 _log = logging.getLogger(__name__)
@@ -67,8 +66,9 @@ class Engine:
         self._clock = clock
         self._timer = timer
         self._border = border
-        self._most = config.max_sequences + config.max_waiting  # requests at a time
         self._max_waiting = config.max_waiting
+        self._max_waiting_tokens = config.max_waiting_tokens
+        self._tally = Tally(len(config.bands))
         self._cache = BlockCache(config.kv_blocks, config.block_size)
         self._model = CostModel()
         self._scheduler = Scheduler(self._cache, config, self._model)
@@ -81,8 +81,6 @@ class Engine:
             tuple[bytes, str], list[Sequence]
         ] = {}  # the answers to one prompt that have not ended
         self._numbers = itertools.count()
-        self._counts: Counter[str] = Counter()  # see COUNTERS
-        self._finished: Counter[str] = Counter()
 
     @property
     def context_length(self) -> int:
@@ -102,10 +100,8 @@ class Engine:
         if (sender, submit.id) in self._live:
             return Refused(id=submit.id, code="invalid", message="id: a generation with this id is running")
         refused = refusal(submit, self._limits)
-        # Not the length of the queue: what came since the last step waits only until the next one.
-        if refused is None and len(self._live) >= self._most:
-            message = f"{self._max_waiting} requests are waiting already"
-            refused = Refused(id=submit.id, code="overloaded", message=message)
+        if refused is None:
+            refused = self._overload(submit)
         if refused is None:
             answers = [self._sequence(sender, submit, index) for index in range(submit.sampling.n)]
             first, *first.followers = self._live[sender, submit.id] = answers
@@ -118,6 +114,21 @@ class Engine:
             self._scheduler.add(sequence)
         else:
             self._compiling.order(sequence, grammar)
+
+    def _overload(self, submit: Submit) -> Refused | None:
+        """Why there is no place in the queue for `submit`; None where there is."""
+        waiting = self._scheduler.waiting
+        # Who came since the last step waits only until the next one where there are rows.
+        if len(waiting) + len(self._compiling) >= self._max_waiting + self._scheduler.free_rows(
+            batch=submit.traffic == "batch"
+        ):
+            message = f"{self._max_waiting} requests are waiting already"
+        elif waiting and waiting.tokens + len(submit.prompt) > self._max_waiting_tokens:
+            message = f"requests with {waiting.tokens} tokens are waiting already"
+        else:
+            return None
+        retry_after = self._tally.patience(len(waiting), self._clock())
+        return Refused(id=submit.id, code="overloaded", message=message, retry_after=retry_after)
 
     def _sequence(self, sender: bytes, submit: Submit, index: int) -> Sequence:
         now = self._clock()
@@ -151,7 +162,7 @@ class Engine:
     def abort(self, sender: bytes, id: str) -> None:
         """Drop a generation, wherever it is; what it has computed stays cached. Unknown ids are ignored."""
         for sequence in list(self._live.get((sender, id), ())):
-            self._remove(sequence, "abort", keep=True)
+            self._remove(sequence, "abort", self._clock(), keep=True)
 
     def abort_sender(self, sender: bytes) -> None:
         """Drop all generations of one sender."""
@@ -167,7 +178,7 @@ class Engine:
             if self._compiling:
                 self._compiling.wait(COMPILE_POLL)
             return told
-        self._note(scheduled)
+        self._tally.step(scheduled, self._clock(), self._scheduler.bands.index)
         work = Work.of((sequence.computed, count) for sequence, count in scheduled)
         began = self._timer()
         batch = Batch([sequence.row(count) for sequence, count in scheduled])
@@ -204,19 +215,6 @@ class Engine:
         sequence.constraint = constraint
         for follower in sequence.followers:
             follower.constraint = constraint.copy()
-
-    def _note(self, scheduled: list[Scheduled]) -> None:
-        """Keep count of the step, and of who starts in it."""
-        now = self._clock()
-        for sequence, _ in scheduled:
-            if sequence.scheduled is None:
-                sequence.scheduled = now
-                if not sequence.index:  # a prompt counts once
-                    self._counts["prompt_tokens"] += sequence.prompt_length
-                    self._counts["cached_tokens"] += sequence.cached
-        self._counts["steps"] += 1
-        self._counts["step_tokens"] += sum(count for _, count in scheduled)
-        self._counts["step_rows"] += len(scheduled)
 
     def _collect(self, batch: Batch, pending: Any) -> list[int | None]:
         """Raises what the runner raises, and ValueError where its answer cannot be."""
@@ -263,9 +261,7 @@ class Engine:
         sequence.followers = []
 
     def _accept(self, sequence: Sequence, token: int, now: float) -> Told:
-        self._counts["generation_tokens"] += 1
-        if sequence.first_token is None:
-            sequence.first_token = now
+        self._tally.token(sequence, now, self._scheduler.bands.target(sequence.band))
         try:
             finish = sequence.accept(token, self._vocabulary[token])
         except GrammarError as error:
@@ -288,7 +284,7 @@ class Engine:
     def _end(
         self, sequence: Sequence, finish: FinishReason, now: float, error: str | None = None
     ) -> tuple[bytes, Output]:
-        self._remove(sequence, finish, keep=error is None)
+        self._remove(sequence, finish, now, keep=error is None)
         ids = sequence.tell_all()
         output = Output(
             id=sequence.id,
@@ -304,7 +300,7 @@ class Engine:
         )
         return sequence.sender, output
 
-    def _remove(self, sequence: Sequence, finish: FinishReason, *, keep: bool) -> None:
+    def _remove(self, sequence: Sequence, finish: FinishReason, now: float, *, keep: bool) -> None:
         key = sequence.sender, sequence.id
         self._live[key].remove(sequence)
         if not self._live[key]:
@@ -314,7 +310,7 @@ class Engine:
             self._compiling.cancel(sequence)
         else:
             self._scheduler.remove(sequence, keep=keep)
-        self._finished[finish] += 1
+        self._tally.end(sequence, finish, now)
 
     def refusals(self) -> list[tuple[bytes, Refused]]:
         """Submissions that were taken in and have turned out not to run since the last call, by sender."""
@@ -331,19 +327,25 @@ class Engine:
 
     def load(self) -> Load:
         """How busy it is, and its counters; it knows nothing of incarnations."""
+        queues = self._scheduler.queues
         return Load(
             engine=self._name,
             incarnation="",
-            running=len(self._scheduler.running),
-            waiting=len(self._scheduler.waiting) + len(self._compiling),
+            running=len(queues.running),
+            running_batch=sum(sequence.batch for sequence in queues.running),
+            paused=len(queues.running) - len(queues.rows()),
+            waiting=len(queues.waiting) + len(self._compiling),
+            waiting_batch=sum(sequence.batch for sequence in queues.waiting),
+            waiting_tokens=queues.waiting.tokens,
+            band=self._scheduler.bands.index,
             blocks_total=self._cache.total,
             blocks_free=self._cache.free,
             blocks_cached=self._cache.evictable,
-            prefix_queries=self._scheduler.queues.queries,
-            prefix_hits=self._scheduler.queues.hits,
-            preemptions=self._scheduler.queues.preemptions,
-            finished=dict(self._finished),
-            **{name: self._counts[name] for name in COUNTERS},
+            prefix_queries=queues.queries,
+            prefix_hits=queues.hits,
+            preemptions=queues.preemptions,
+            step_error=self._model.error,
+            **self._tally.fields(),
         )
 
     def check(self) -> None:

@@ -69,6 +69,11 @@ class Scheduler:
             self.waiting.remove(sequence)
         self._turns.keep(self.queues.tenants())
 
+    def free_rows(self, *, batch: bool) -> int:
+        """How many more could run now."""
+        rows = self.bands.rows if batch else min(self.bands.rows, self.queues.interactive_rows)
+        return max(0, rows - len(self.running))
+
     def schedule(self) -> list[Scheduled]:
         """The rows of the next step, their blocks in place. Empty only when nothing runs or waits."""
         self._restart_outgrown()
@@ -103,7 +108,9 @@ class Scheduler:
             self._model,
             Work.of((sequence.computed, 1) for sequence in decoding),
             tokens=self._token_budget - len(decoding),
-            target=self.bands.ttft / 2 if self._step_budget is None else self._step_budget,
+            target=self.bands.target(self.bands.index) / 2
+            if self._step_budget is None
+            else self._step_budget,
             stretch=self._step_budget is None,
         )
         return [(sequence, 1) for sequence in decoding] + divide(rows, budget, turns, newcomers)

@@ -59,6 +59,7 @@ class Sequence:
     node: RadixNode | None = None
 
     scheduled: float | None = None  # when it was first admitted
+    band: int = 0  # in force then, see `bands`
     cached: int = 0  # prompt tokens found in the cache then
     first_token: float | None = None
     held: list[int] = field(default_factory=list)  # sampled, not yet told: may begin a stop string

@@ -6,6 +6,7 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -344,10 +345,8 @@ def cpu_seconds(pid: int) -> float:
 
 
 def load(incarnation: str) -> Load:
-    numbers = dict.fromkeys(
-        (field for field in Load.__struct_fields__ if field not in ("engine", "incarnation", "finished")), 0
-    )
-    return Load(engine="e", incarnation=incarnation, finished={}, **numbers)
+    numbers: dict[str, Any] = {field.name: 0 for field in msgspec.structs.fields(Load) if field.required}
+    return Load(**numbers | {"engine": "e", "incarnation": incarnation, "finished": {}})
 
 
 def snapshot(incarnation: str, sequence: int) -> Snapshot:

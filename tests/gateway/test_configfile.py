@@ -149,6 +149,25 @@ MISTAKES = [
         ["5: server.admin.port: is that of server.port"],
     ),
     (
+        "bands out of order",
+        TIER
+        + "        bands: [{below: 9, rows: 1, ttft_ms: 1}, {below: 5, rows: 1, ttft_ms: 1}, {rows: 1, ttft_ms: 1}]",
+        ["5: tiers[0].engines[0].bands[1].below: must be more than in the band before"],
+    ),
+    (
+        "bands that end",
+        TIER + "        bands: [{rows: 1, ttft_ms: 1}, {below: 5, rows: 1, ttft_ms: 1}]",
+        [
+            "5: tiers[0].engines[0].bands[0]: needs `below`: only the last band is for however many",
+            "5: tiers[0].engines[0].bands[1].below: must not be there: the last band is for however many",
+        ],
+    ),
+    (
+        "no time for a step",
+        TIER + "        step_budget_ms: 0",
+        ["5: tiers[0].engines[0].step_budget_ms: must be above 0, not 0"],
+    ),
+    (
         "a burst without its rate",
         TIER + "anonymous: {name: a, limits: {tokens_burst: 5, requests_burst: 5, requests_per_minute: 1}}",
         ["5: anonymous.limits.tokens_burst: needs tokens_per_minute beside it"],

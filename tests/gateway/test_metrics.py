@@ -5,11 +5,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from backends.backend import Timings, Usage
-from backends.wire import Load
+from backends.wire import EngineConfig, Load
 from gateway.engine_metrics import durations
 from gateway.metrics import CONTENT_TYPE, MAX_ERROR_CODES, Metrics, measure_lag
 
@@ -19,7 +20,7 @@ SMALL = {"model_name": "small", "engine": "7b/0"}
 
 
 def load(incarnation: str = "a", **counts: Any) -> Load:
-    fields: dict[str, Any] = dict.fromkeys(Load.__struct_fields__[2:-1], 0)
+    fields: dict[str, Any] = {field.name: 0 for field in msgspec.structs.fields(Load) if field.required}
     fields |= {
         "engine": "7b/0",
         "incarnation": incarnation,
@@ -30,9 +31,16 @@ def load(incarnation: str = "a", **counts: Any) -> Load:
     return Load(**fields | counts)
 
 
+def described(engine: str, **fields: Any) -> EngineConfig:
+    return EngineConfig(name=engine, model="", address="", events="", vocabulary="", **fields)
+
+
 @pytest.fixture
 def metrics() -> Metrics:
-    return Metrics(TIERS, ENGINES, ["acme"])
+    metrics = Metrics(TIERS, ENGINES, ["acme"])
+    for engine in ENGINES:
+        metrics.describe(described(engine))
+    return metrics
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -86,6 +94,9 @@ FROM_THE_START = [
     ("headrace_time_per_output_token_seconds_count", {"tier": "7b"}),
     ("headrace_request_seconds_count", {"tier": "none"}),
     ("headrace_draining", {}),
+    ("headrace_engine_streams_at_pace_total", SMALL),
+    ("headrace_engine_queue", {**SMALL, "state": "waiting", "traffic": "batch"}),
+    ("headrace_engine_first_tokens_total", {**SMALL, "band": "2", "in_time": "false"}),
 ]  # fmt: skip
 
 
@@ -242,7 +253,6 @@ def test_watched_backends_are_shown_as_they_are(metrics: Metrics) -> None:
 
 
 def test_the_shape_of_the_cache(metrics: Metrics) -> None:
-    metrics.cache_config("7b/0", 16, 512)
     assert value(metrics, "vllm:cache_config_info", **SMALL, block_size="16", num_gpu_blocks="512") == 1
 
 

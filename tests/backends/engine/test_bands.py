@@ -17,7 +17,7 @@ def test_the_more_wait_the_more_run() -> None:
     ]:
         bands = Bands(BANDS, 128)
         bands.look(waiting)
-        assert (bands.rows, bands.ttft) == (rows, ttft)
+        assert (bands.rows, bands.target(bands.index)) == (rows, ttft)
 
 
 def test_a_band_lasts_until_its_burst_is_in() -> None:
@@ -32,7 +32,7 @@ def test_a_band_lasts_until_its_burst_is_in() -> None:
 def test_no_more_rows_than_the_engine_has() -> None:
     bands = Bands(BANDS, 20)
     bands.look(100)
-    assert (bands.rows, bands.ttft) == (20, 1.0)
+    assert (bands.rows, bands.target(bands.index)) == (20, 1.0)
 
 
 def test_one_band_for_all() -> None:

@@ -53,6 +53,33 @@ def test_a_full_queue_is_overloaded(rig: Make) -> None:
     assert all(answer.finish == "length" for answer in answers)
 
 
+def test_a_queue_with_too_many_tokens_is_overloaded(rig: Make) -> None:
+    engine = rig(max_sequences=1, max_waiting_tokens=2 * len(LONG))
+    for _ in range(2):
+        engine.submit(LONG)
+    refused = engine.refusal(submission(LONG + [1]))
+    assert refused.code == "overloaded" and str(2 * len(LONG)) in refused.message
+    engine.run()
+    huge = engine.submit(LONG * 3)  # nobody waits, so it is welcome
+    engine.run()
+    assert huge.finish == "length"
+
+
+def test_who_is_refused_is_told_when_to_come_again(rig: Make) -> None:
+    engine = rig(max_sequences=1, max_waiting=20)
+    for number in range(21):
+        engine.submit([number + 1], max_tokens=2)
+    assert engine.refusal(submission(LONG)).retry_after == 1.0  # nothing has moved yet
+    for _ in range(10):
+        engine.now += 2.0
+        engine.step()
+    for number in range(5):
+        engine.submit([number + 1], max_tokens=2)
+    refused = engine.refusal(submission(LONG))
+    # One starts every 4 seconds, and half of 20 should.
+    assert refused.retry_after is not None and 30 <= refused.retry_after <= 50
+
+
 def test_an_id_in_use_is_refused_and_free_again_afterwards(rig: Make) -> None:
     engine = rig()
     answer = engine.submit(LONG, id="g")

@@ -24,6 +24,7 @@ CONFIGS = st.fixed_dictionaries(
         "token_budget": st.integers(1, 12),
         "max_sequences": st.integers(1, 5),
         "max_waiting": st.integers(3, 8),
+        "max_waiting_tokens": st.sampled_from([50, 1000]),
         "interactive_sequences": st.integers(1, 3),
         "tenant_share": st.sampled_from([0.2, 0.5, 1.0]),
         "bands": st.sampled_from([BANDS, (Band(below=2, rows=1, ttft_ms=1), Band(rows=4, ttft_ms=2))]),
@@ -73,14 +74,20 @@ class AnyOrder(RuleBasedStateMachine):
     )
     def submit(self, prompt: list[int], sampling: dict[str, Any], sender: bytes, **options: Any) -> None:
         context = self.rig.engine.context_length
-        load, config = self.rig.engine.load(), self.rig.config
-        full = load.running + load.waiting >= config.max_sequences + config.max_waiting
-        if full or len(prompt) + 1 > context:
-            with pytest.raises(AssertionError, match="overloaded|context_length_exceeded"):
+        if len(prompt) + 1 > context:
+            with pytest.raises(AssertionError, match="context_length_exceeded"):
                 self.rig.submit(prompt, **sampling, **options)
             return
+        load, config = self.rig.engine.load(), self.rig.config
         name = f"n{len(self.asked)}"
-        self.rig.submit(prompt, id=name, sender=sender, **sampling, **options)
+        try:
+            self.rig.submit(prompt, id=name, sender=sender, **sampling, **options)
+        except AssertionError as refusal:
+            assert "overloaded" in str(refusal)
+            crowded = load.waiting >= config.max_waiting
+            assert crowded or load.waiting_tokens + len(prompt) > config.max_waiting_tokens
+            return
+        assert load.waiting < config.max_waiting + config.max_sequences
         self.rig.engine._compiling.wait(1.0)  # so that it is the same in every run
         right = {**sampling, "max_tokens": min(sampling["max_tokens"], context - len(prompt))}
         self.asked[sender, name] = (prompt, right)

@@ -1,0 +1,78 @@
+"""What an engine counts: what its steps run, how answers end, and whether they come as fast as they should."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from backends.engine.division import Scheduled
+from backends.engine.sequence import Sequence
+from backends.wire import FinishReason
+
+PACE = 20.0  # tokens per second that a reader should get
+LATEST = 32  # starts by which it is judged how fast the queue moves
+SHORTEST_WAIT, LONGEST_WAIT = 1.0, 60.0  # seconds that somebody may be told to stay away
+
+
+class Tally:
+    """Counts since the engine's start, by fields of `backends.wire.Load`."""
+
+    def __init__(self, bands: int) -> None:
+        self._counts: Counter[str] = Counter()
+        self._finished: Counter[str] = Counter()
+        self._in_time = [0] * bands
+        self._late = [0] * bands
+        self._starts: list[float] = []  # when the last sequences were started
+
+    def step(self, scheduled: Iterable[Scheduled], now: float, band: int) -> None:
+        """A step is about to run. `band`: the one in force, which is the one of those who start in it."""
+        for sequence, count in scheduled:
+            if sequence.scheduled is None:
+                sequence.scheduled, sequence.band = now, band
+                self._start(sequence, now)
+            self._counts["step_tokens"] += count
+            self._counts["step_rows"] += 1
+        self._counts["steps"] += 1
+
+    def _start(self, sequence: Sequence, now: float) -> None:
+        self._starts = [*self._starts[1 - LATEST :], now]
+        if not sequence.index:  # a prompt counts once
+            self._counts["prompt_tokens"] += sequence.prompt_length
+            self._counts["cached_tokens"] += sequence.cached
+
+    def token(self, sequence: Sequence, now: float, target: float) -> None:
+        """One more of an answer; the first should come within `target` seconds where somebody waits for it."""
+        self._counts["generation_tokens"] += 1
+        if sequence.first_token is None:
+            sequence.first_token = now
+            if not sequence.batch:
+                late = now - sequence.arrived > target
+                (self._late if late else self._in_time)[sequence.band] += 1
+
+    def end(self, sequence: Sequence, finish: FinishReason, now: float) -> None:
+        self._finished[finish] += 1
+        said = len(sequence.ids) - sequence.prompt_length
+        if sequence.first_token is None or sequence.batch or said < 2:
+            return
+        self._counts["streams"] += 1
+        if said - 1 >= PACE * (now - sequence.first_token):
+            self._counts["streams_at_pace"] += 1
+
+    def patience(self, waiting: int, now: float) -> float:
+        """Seconds until half of those that wait now should have started, as fast as the last ones have."""
+        if not self._starts or now <= self._starts[0]:
+            return SHORTEST_WAIT
+        seconds = waiting / 2 * (now - self._starts[0]) / len(self._starts)
+        return min(max(seconds, SHORTEST_WAIT), LONGEST_WAIT)
+
+    def fields(self) -> dict[str, Any]:
+        """Of Load."""
+        names = (
+            "prompt_tokens", "cached_tokens", "generation_tokens", "steps", "step_tokens", "step_rows", "streams",
+            "streams_at_pace",
+        )  # fmt: skip
+        counts: dict[str, Any] = {name: self._counts[name] for name in names}
+        return counts | {
+            "finished": dict(self._finished),
+            "first_in_time": tuple(self._in_time),
+            "first_late": tuple(self._late),
+        }

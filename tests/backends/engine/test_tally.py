@@ -1,0 +1,56 @@
+"""What is counted of answers: whether they begin in time, and whether they keep their pace."""
+
+from collections.abc import Callable
+
+import pytest
+
+from backends.engine.sequence import Sequence
+from backends.engine.tally import LONGEST_WAIT, SHORTEST_WAIT, Tally
+
+Make = Callable[..., Sequence]
+
+
+def test_a_first_token_counts_for_the_band_in_which_its_sequence_started(sequence: Make) -> None:
+    tally = Tally(2)
+    for band, delay, batch in [(0, 0.1, False), (1, 0.3, False), (1, 0.1, False), (0, 9.0, True)]:
+        one = sequence([1, 2], arrived=10.0, batch=batch)
+        tally.step([(one, 2)], 10.0, band)
+        tally.step([(one, 1)], 10.0, 1 - band)  # it has started already
+        tally.token(one, 10.0 + delay, 0.2)
+        tally.token(one, 99.0, 0.2)
+    fields = tally.fields()
+    assert (fields["first_in_time"], fields["first_late"]) == ((1, 1), (0, 1))
+    assert (fields["prompt_tokens"], fields["generation_tokens"]) == (8, 8)
+    assert (fields["steps"], fields["step_rows"], fields["step_tokens"]) == (8, 8, 12)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "seconds", "batch", "streams", "at_pace"),
+    [(21, 1.0, False, 1, 1), (20, 1.0, False, 1, 0), (41, 1.0, True, 0, 0), (1, 0.0, False, 0, 0)],
+)
+def test_a_reader_gets_twenty_tokens_a_second(
+    sequence: Make, tokens: int, seconds: float, batch: bool, streams: int, at_pace: int
+) -> None:
+    tally = Tally(1)
+    one = sequence([1, 2], batch=batch, first_token=5.0)
+    one.ids += [3] * tokens
+    tally.end(one, "length", 5.0 + seconds)
+    fields = tally.fields()
+    assert (fields["streams"], fields["streams_at_pace"]) == (streams, at_pace)
+    assert fields["finished"] == {"length": 1}
+
+
+def test_what_never_began_is_no_stream(sequence: Make) -> None:
+    tally = Tally(1)
+    tally.end(sequence([1]), "abort", 5.0)
+    assert tally.fields()["streams"] == 0
+
+
+def test_who_is_sent_away_is_told_how_long_the_queue_takes(sequence: Make) -> None:
+    tally = Tally(1)
+    assert tally.patience(100, 0.0) == SHORTEST_WAIT  # nobody knows
+    for second in range(100):
+        tally.step([(sequence([1]), 1)], 0.5 * second, 0)
+    assert tally.patience(40, 50.0) == pytest.approx(40 / 2 * 0.5, rel=0.05)
+    assert tally.patience(0, 50.0) == SHORTEST_WAIT
+    assert tally.patience(40, 5000.0) == LONGEST_WAIT
