@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from backends.wire import EngineConfig
 from gateway.metrics import Metrics
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "grafana"
@@ -63,7 +64,7 @@ def test_every_query_chooses_job_and_gateway_in_every_selector(dashboard: dict[s
 
 def test_every_query_asks_for_series_that_are_there_from_the_first_scrape(dashboard: dict[str, Any]) -> None:
     page = Metrics(["7b"], {"7b/0": "m"}, ["t"])
-    page.cache_config("7b/0", 16, 64)
+    page.describe(EngineConfig(name="7b/0", model="", address="", events="", vocabulary=""))
     told = {line.split("{")[0].split(" ")[0] for line in page.render().decode().splitlines()}
     watched = {
         "headrace_backend_inflight",
