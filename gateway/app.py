@@ -20,13 +20,15 @@ from gateway.fleet import Fleet, engine_models
 from gateway.front import build_admin, build_front
 from gateway.limits_memory import MemoryLimits
 from gateway.live import Live, Salts, everybody
+from gateway.logs import set_log_level
 from gateway.metering import Meter
 from gateway.metrics import Metrics, measure_lag
 from gateway.observation import observer
 from gateway.recall import Memory
+from gateway.records import open_records
 from gateway.reload import Apply, Reloads
 from gateway.state import open_documents, open_limits, open_sessions
-from gateway.telemetry import Traces, set_log_level
+from gateway.telemetry import Traces
 from gateway.tenants import Tenants, server_secret
 from prefixcache.affinity import Affinity
 
@@ -62,6 +64,7 @@ def create_gateway(config: Config, drain: Drain, read: Callable[[], Config]) -> 
         old_names=config.telemetry.vllm_old_names,
     )
     traces = Traces(config.telemetry)
+    records = open_records(config.telemetry, secret, metrics)
     limits = open_limits(config.state)
     sessions = open_sessions(config.state, live.retention)
     documents = open_documents(config.state, live.retention)
@@ -109,6 +112,8 @@ def create_gateway(config: Config, drain: Drain, read: Callable[[], Config]) -> 
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(traces.close)
+            if records is not None:
+                stack.push_async_callback(records.close)
             stack.push_async_callback(limits.close)
             stack.push_async_callback(sessions.close)
             stack.push_async_callback(documents.close)
@@ -122,7 +127,7 @@ def create_gateway(config: Config, drain: Drain, read: Callable[[], Config]) -> 
         return metrics.render()
 
     reloads = Reloads(config, read, prepare, metrics)
-    observe = observer(metrics, traces, watch)
+    observe = observer(metrics, traces, watch, records)
     front = build_front(
         config,
         dispatcher,

@@ -90,7 +90,11 @@ def _with_paths_in(config: Config, folder: Path) -> Config:
     """With the folders that this gateway writes or reads taken from the file's own."""
     state = msgspec.structs.replace(config.state, folder=str(folder / config.state.folder))
     classifier = None if config.classifier is None else str(folder / config.classifier)
-    return msgspec.structs.replace(config, state=state, classifier=classifier)
+    records = config.telemetry.records
+    telemetry = msgspec.structs.replace(
+        config.telemetry, records=None if records is None else str(folder / records)
+    )
+    return msgspec.structs.replace(config, state=state, classifier=classifier, telemetry=telemetry)
 
 
 def config_schema() -> dict[str, Any]:

@@ -11,7 +11,7 @@ from backends.backend import Usage
 from gateway.config import Tenant
 from gateway.errors import ApiError
 from gateway.ledger import Ledger
-from gateway.request import Answer
+from gateway.request import Answer, Request
 
 _KEY = "headrace.exchange"
 
@@ -25,6 +25,7 @@ class Exchange:
     started: float = field(default_factory=time.monotonic)
     tenant: Tenant | None = None
     ledger: Ledger = field(default_factory=Ledger)
+    requests: tuple[Request, ...] = ()  # once they are known: several where a call has several prompts
     answer: Answer | None = None
     first_text: float | None = None  # seconds from the call to the first text of its answer
     usage: Usage | None = None  # of a complete answer

@@ -39,6 +39,7 @@ LIMIT_DECISIONS = (
 )
 STORES = ("limits", "sessions")
 SESSION_EVENTS = ("opened", "recalled", "unknown")
+LOST_RECORDS = ("queue", "disk")
 RELOAD_RESULTS = ("success", "failure")
 TOKEN_KINDS = ("prompt", "cached", "completion")
 STREAM_ERRORS = (
@@ -175,6 +176,9 @@ class Metrics:
             "headrace_config_reloads", "Changes of the configuration that were tried.", ("result",),
             registry=make,
         )  # fmt: skip
+        self._lost_records = Counter(
+            "headrace_records_lost", "Requests that are in no file of records.", ("reason",), registry=make
+        )
         self._stores = Gauge(
             "headrace_state_backend_up", "0 where the last operation found the store not answering.", ("kind",),
             registry=make,
@@ -188,6 +192,7 @@ class Metrics:
         self.tenants(tenants)
         self._config_version.set(1)
         _touch(self._reloads, RELOAD_RESULTS)
+        _touch(self._lost_records, LOST_RECORDS)
         _touch(self._sessions, SESSION_EVENTS)
         _touch(self._first_token, tiers)
         _touch(self._per_token, tiers)
@@ -208,6 +213,10 @@ class Metrics:
         """A change of the configuration was tried; `number`: of the one that holds now."""
         self._reloads.labels(RELOAD_RESULTS[not success]).inc()
         self._config_version.set(number)
+
+    def record_lost(self, reason: str) -> None:
+        """`reason`: one of `LOST_RECORDS`. From any thread."""
+        self._lost_records.labels(_among(reason, LOST_RECORDS)).inc()
 
     def render(self) -> bytes:
         """Everything in text 0.0.4; send it as `CONTENT_TYPE`, whatever the client would accept."""

@@ -1,4 +1,4 @@
-"""What is told of a call when it is over: to the metrics, its trace, and the log."""
+"""What is told of a call when it is over: to the metrics, its trace, the log, and the records."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +9,10 @@ from starlette.types import Scope
 from gateway.dashboard.watch import Watch
 from gateway.errors import CLIENT_GONE
 from gateway.exchange import Exchange, Observe
+from gateway.logs import log_request
 from gateway.metrics import ANSWERING, Metrics
-from gateway.telemetry import Traces, log_request
+from gateway.records import Records
+from gateway.telemetry import Traces
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 UNKNOWN = "_OTHER"  # OpenTelemetry's word for a method that is not known
@@ -28,7 +30,7 @@ ABORTS = {
 }
 
 
-def observer(metrics: Metrics, traces: Traces, watch: Watch) -> Observe:
+def observer(metrics: Metrics, traces: Traces, watch: Watch, records: Records | None = None) -> Observe:
     """Surrounds every call but the probes, which come every few seconds and mean nothing."""
 
     @contextmanager
@@ -49,6 +51,8 @@ def observer(metrics: Metrics, traces: Traces, watch: Watch) -> Observe:
                 span.answered(exchange.status, code)
                 _count(metrics, exchange, code)
                 _log(exchange, code, span.trace_id)
+                if records is not None and exchange.endpoint in ANSWERING:
+                    records.write(exchange, span.trace_id)
 
     return observe
 
@@ -66,6 +70,7 @@ def _count(metrics: Metrics, exchange: Exchange, code: str | None) -> None:
 
 def _log(exchange: Exchange, code: str | None, trace_id: str | None) -> None:
     answer = exchange.answer
+    assessment = None if answer is None else answer.route.assessment
     log_request(
         request_id=exchange.id,
         trace_id=trace_id,
@@ -76,6 +81,8 @@ def _log(exchange: Exchange, code: str | None, trace_id: str | None) -> None:
         tenant=None if exchange.tenant is None else exchange.tenant.name,
         tier=None if answer is None else answer.tier,
         reason=None if answer is None else answer.headers.get("x-headrace-reason"),
+        task=None if assessment is None else assessment.task,
         usage=exchange.usage,
+        cost=sum(entry.cost for entry in exchange.ledger.entries),
         first_text=exchange.first_text,
     )

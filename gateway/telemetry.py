@@ -1,4 +1,4 @@
-"""One trace per request, from the client's call to the engine's steps, and one line in the log.
+"""One trace per request, from the client's call to the engine's steps.
 
 Spans:  POST /v1/chat/completions            server
         ├── headrace.recall … headrace.route  see `gateway.dispatch`
@@ -7,20 +7,18 @@ Spans:  POST /v1/chat/completions            server
             ├── engine.prefill
             └── engine.decode
 
-The log is JSON on stderr, one line per event. Neither spans nor log lines ever hold prompt text, stop strings, or the
-messages of exceptions: an error is its code. Only W3C trace context comes in and goes out, no baggage. A client cannot
-force its trace to be sampled: the decision hangs on the trace id alone, so that all parts of a trace agree.
+Spans never hold prompt text, stop strings, or the messages of exceptions: an error is its code. Only W3C trace context
+comes in and goes out, no baggage. A client cannot force its trace to be sampled: the decision hangs on the trace id
+alone, so that all parts of a trace agree.
 """
 
 import asyncio
-import logging
 import os
 import threading
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
-from datetime import UTC, datetime
 
 import msgspec
 from opentelemetry import context as otel_context
@@ -79,12 +77,8 @@ GEN_AI = {
     "cached_tokens": ("headrace.cached_tokens", "gen_ai.usage.cache_read.input_tokens"),
 }
 
-# Libraries whose lines name addresses, or are one per request beside ours.
-TALKATIVE = ("httpx", "httpcore", "urllib3", "opentelemetry", "asyncio")
-
 Attributes = dict[str, AttributeValue]
 _stages: ContextVar[list[Stage] | None] = ContextVar("stages of the request", default=None)
-_requests = logging.getLogger("headrace.request")
 
 
 class Traces:
@@ -327,70 +321,3 @@ def _in_trace(generation: Generation, span: Span) -> Generation:
 
 def _nanoseconds(seconds: float) -> int:
     return int(seconds * 1e9)
-
-
-class JsonFormatter(logging.Formatter):
-    """One JSON object per record: time, level, logger, message, and what `log_request` adds."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, object] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-            **getattr(record, "headrace", {}),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line).decode()
-
-
-def configure_logging(level: str) -> None:
-    """Send every logger's lines to stderr as JSON. `level`: as in `gateway.config.Telemetry`. May be repeated."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter())
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    for name in TALKATIVE:
-        logging.getLogger(name).setLevel(logging.WARNING)
-
-
-def set_log_level(level: str) -> None:
-    """As `configure_logging` has it, while everything runs."""
-    logging.getLogger().setLevel(level.upper())
-
-
-def log_request(
-    *,
-    request_id: str,
-    trace_id: str | None,
-    endpoint: str,
-    status: int,
-    seconds: float,
-    code: str | None = None,
-    tenant: str | None = None,
-    tier: str | None = None,
-    reason: str | None = None,
-    usage: Usage | None = None,
-    first_text: float | None = None,
-) -> None:
-    """The one line of a request, at its end. Times in seconds; what is not known is left out.
-
-    `reason`: of the route, in words; `first_text`: from the request's arrival to the first text of the answer.
-    """
-    fields = {
-        "request_id": request_id,
-        "trace_id": trace_id,
-        "endpoint": endpoint,
-        "tenant": tenant,
-        "tier": tier,
-        "reason": reason,
-        "status": status,
-        "code": code,
-        "prompt_tokens": usage and usage.prompt_tokens,
-        "cached_tokens": usage and usage.cached_tokens,
-        "completion_tokens": usage and usage.completion_tokens,
-        "first_text": None if first_text is None else round(first_text, 6),
-        "seconds": round(seconds, 6),
-    }
-    known = {key: value for key, value in fields.items() if value is not None}
-    _requests.info("request", extra={"headrace": known})

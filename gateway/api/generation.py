@@ -80,7 +80,8 @@ class Generation(Generic[B, R]):
         request = request_of(
             exchange, self._dialect.endpoint, body, prompt, session, http.headers, self._server
         )
-        call = _Call(exchange, self._dialect.requests(body, request), rendering)
+        exchange.requests = tuple(self._dialect.requests(body, request))
+        call = _Call(exchange, exchange.requests, rendering)
         if body.stream:
             await self._streamed(call, receive, send)
         else:

@@ -33,14 +33,14 @@ def run(options: argparse.Namespace) -> int:
     """Pull what is missing, start everything, serve until a signal."""
     from backends.backend import BackendError
     from backends.supervisor import EngineStartError
+    from gateway.logs import configure_logging
     from gateway.server import run
-    from gateway.telemetry import configure_logging
 
     def read() -> "Config":
         return _with_address(load(options), options)
 
     config = read()
-    configure_logging(config.telemetry.log_level)
+    configure_logging(config.telemetry.log_level, config.telemetry.log_format)
     pull_missing([engine.model for tier in config.tiers for engine in tier.engines])
     try:
         run(_serve(config, read))

@@ -37,6 +37,7 @@ def test_a_decision(front: Any) -> None:
         "good": {"7b": 0.9, "70b": 0.95},
         "prompt_tokens": {"7b": 12, "70b": 12},
         "cached_tokens": {"7b": 8, "70b": 0},
+        "shadows": {},
     }
     request = front.dispatcher.requests[0]
     assert (request.endpoint, request.session, request.max_tokens) == ("chat", "sess_1", 5)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from backends.backend import Usage
-from gateway.telemetry import JsonFormatter, configure_logging, log_request
+from gateway.logs import JsonFormatter, TextFormatter, configure_logging, log_request
 
 USAGE = Usage(prompt_tokens=7, completion_tokens=2, cached_tokens=5)
 
@@ -27,13 +27,14 @@ def test_one_line_for_a_request(lines: Callable[[], list[dict[str, Any]]]) -> No
     configure_logging("info")  # once more: still one line
     log_request(
         request_id="r1", trace_id="abc", endpoint="chat", status=200, seconds=1.23456789, tenant="acme", tier="7b",
-        reason="7b: p=0.81 >= 0.70", usage=USAGE, first_text=0.5,
+        reason="7b: p=0.81 >= 0.70", task="qa", usage=USAGE, cost=0.000123, first_text=0.5,
     )  # fmt: skip
     (line,) = lines()
     assert line.pop("time").endswith("+00:00")
     assert line == {
         "level": "info", "logger": "headrace.request", "message": "request", "request_id": "r1", "trace_id": "abc",
-        "endpoint": "chat", "tenant": "acme", "tier": "7b", "reason": "7b: p=0.81 >= 0.70", "status": 200,
+        "endpoint": "chat", "tenant": "acme", "tier": "7b", "reason": "7b: p=0.81 >= 0.70", "task": "qa", "status": 200,
+        "cost": 0.000123,
         "prompt_tokens": 7, "cached_tokens": 5, "completion_tokens": 2, "first_text": 0.5, "seconds": 1.234568,
     }  # fmt: skip
 
@@ -68,3 +69,16 @@ def test_a_traceback_and_a_line_break_stay_in_one_line() -> None:
     assert "\n" not in text
     assert json.loads(text)["message"] == "a\nb"
     assert "ValueError: first\nsecond" in json.loads(text)["exception"]
+
+
+def test_for_people_it_is_one_line_of_words(capsys: pytest.CaptureFixture[str], lines: object) -> None:
+    configure_logging("info", "text")
+    log_request(request_id="r1", trace_id=None, endpoint="chat", status=200, seconds=1.5, reason="7b: a b")
+    line = capsys.readouterr().err
+    words = 'request_id=r1 endpoint=chat reason="7b: a b" status=200 seconds=1.5\n'
+    assert line.endswith(f"info    headrace.request: request {words}")
+
+
+def test_nobody_can_forge_a_line_of_words() -> None:
+    record = logging.LogRecord("gateway", logging.ERROR, "f", 1, "a\n2030-01-01 info", (), None)
+    assert TextFormatter().format(record).count("\n") == 0
