@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from backends import remote_grammar
 from backends.backend import Generation, Rejected, Sampling
 
 MAX_SEED = 2**63 - 1  # seeds are signed 64-bit numbers there; ours loses its highest bit
@@ -22,6 +23,7 @@ class Kind:
     full_top_p: bool = True  # may top_p = 1 be said?
     honours: frozenset[str]  # fields of Sampling that the server does not ignore
     cache_salt: bool = False
+    form: remote_grammar.Form = remote_grammar.nothing  # how a grammar is asked for
     repeats_stop: bool = False  # is the stop string part of the text?
     ids: bool = False  # may a prompt be token ids?
 
@@ -38,11 +40,36 @@ OFF = {field: getattr(Sampling(max_tokens=0), field) for field in VLLM}
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind(name="vllm", no_top_k=-1, honours=VLLM, cache_salt=True, ids=True),
-        Kind(name="sglang", no_top_k=-1, honours=VLLM, cache_salt=True, ids=True),
-        Kind(name="lmdeploy", no_top_k=0, honours=frozenset({"ignore_eos", "min_p", "repetition_penalty"})),
-        Kind(name="tgi", full_top_p=False, honours=frozenset({"frequency_penalty"}), repeats_stop=True),
-        Kind(name="openai", honours=OPENAI, ids=True),
+        Kind(
+            name="vllm",
+            no_top_k=-1,
+            honours=VLLM,
+            cache_salt=True,
+            ids=True,
+            form=remote_grammar.structured_outputs,
+        ),
+        Kind(
+            name="sglang",
+            no_top_k=-1,
+            honours=VLLM,
+            cache_salt=True,
+            ids=True,
+            form=remote_grammar.response_format_or_regex,
+        ),
+        Kind(
+            name="lmdeploy",
+            no_top_k=0,
+            honours=frozenset({"ignore_eos", "min_p", "repetition_penalty"}),
+            form=remote_grammar.regex_schema,
+        ),
+        Kind(
+            name="tgi",
+            full_top_p=False,
+            honours=frozenset({"frequency_penalty"}),
+            repeats_stop=True,
+            form=remote_grammar.typed_value,
+        ),
+        Kind(name="openai", honours=OPENAI, ids=True, form=remote_grammar.response_format),
     )
 }
 
@@ -59,6 +86,7 @@ def compose(kind: Kind, model: str, generation: Generation) -> tuple[str, dict[s
         "temperature": sampling.temperature,
         "seed": sampling.seed & MAX_SEED,
         **_options(kind, sampling),
+        **(_form(kind, generation) or {}),
     }
     if kind.cache_salt and generation.salt:
         body["cache_salt"] = generation.salt.hex()
@@ -92,6 +120,12 @@ def _options(kind: Kind, sampling: Sampling) -> dict[str, object]:
     return options
 
 
+def _form(kind: Kind, generation: Generation) -> dict[str, object] | None:
+    """None where this kind cannot do it."""
+    grammar = generation.sampling.grammar
+    return {} if grammar is None else kind.form(grammar, generation.prompt.is_conversation)
+
+
 def _asked(sampling: Sampling) -> list[str]:
     """The fields that not every kind of server knows, where they ask for something."""
     return sorted(field for field, off in OFF.items() if getattr(sampling, field) != off)
@@ -103,7 +137,6 @@ def _never(sampling: Sampling) -> dict[str, bool]:
         "n": sampling.n > 1,
         "logprobs": sampling.logprobs is not None,
         "max_tokens": sampling.max_tokens < 1,
-        "response_format": sampling.grammar is not None,
     }
 
 
@@ -118,6 +151,8 @@ def _check(kind: Kind, generation: Generation) -> None:
     if sampling.top_k and kind.no_top_k is None:
         refused.append("top_k")
     refused += [field for field, asked in _never(sampling).items() if asked]
+    if _form(kind, generation) is None:
+        refused.append("grammar")
     if refused:
         what = "token ids" if refused[0] == "prompt" else "it"
         raise Rejected(

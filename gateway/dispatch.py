@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from backends.backend import Delta, Generation, Sampling
+from backends.backend import Delta, Generation, Rejected, Sampling
 from classifier import Assessment
 from gateway import cascade
 from gateway.answer import AnswerStream, Epilogue
@@ -106,13 +106,16 @@ class Dispatcher:
         async def begin(request: Request, outlook: Outlook, route: Route) -> None:
             recalled = await self._memory.open(request, outlook.recalled)
             encoded = outlook.encoded
-            attempt = await cascade.run(
-                route,
-                self._tiers,
-                encoded.cached,
-                lambda tier, replica: self._start(request, recalled, encoded, tier, replica, deadline),
-                request.ledger,
-            )
+            try:
+                attempt = await cascade.run(
+                    route,
+                    self._tiers,
+                    encoded.cached,
+                    lambda tier, replica: self._start(request, recalled, encoded, tier, replica, deadline),
+                    request.ledger,
+                )
+            except Rejected as error:
+                raise _in_the_clients_words(error, request) from error
             self._scout.answers(request, outlook, attempt.tier.name)
             answers[request.id] = self._answer(request, recalled, charge, route, attempt, encoded, started)
 
@@ -297,6 +300,15 @@ def _decided_by(outlook: Outlook, signals: Signals, tier: str) -> str:
     if outlook.named is not None:
         return "requested"
     return "pinned" if tier == signals.pinned else "classifier"
+
+
+def _in_the_clients_words(error: Rejected, request: Request) -> Rejected:
+    """Of a grammar the client knows only what it was made of."""
+    reason = error.message.removeprefix("grammar: ")
+    if reason == error.message:
+        return error
+    field = "tools" if request.grammar is None else request.grammar_field
+    return Rejected(f"{field}: {reason}", error.code)
 
 
 def _reason(route: Route, attempt: Attempt) -> str:

@@ -10,7 +10,7 @@ from gateway.prices import written
 
 SERVER_ERROR = "server_error"
 OVERLOADED = 529  # Anthropic's status for what is 503 elsewhere
-_FIELD = re.compile(r"(?P<field>[a-z_]{1,40}): ")  # what a message begins with that is about a field
+_FIELD = re.compile(r"(?P<field>[a-z_.]{1,40}): ")  # what a message begins with that is about a field
 CLIENT_GONE = 499  # nginx's word for a client that did not wait; it is counted and logged, never sent
 
 

@@ -41,6 +41,7 @@ class Request:
     logprobs: int | None = None  # alternatives told with each token's; None: no logprobs
     prompt_logprobs: bool = False
     grammar: Grammar | None = None
+    grammar_field: str = "response_format"  # the client's name for where it comes from, for errors
     session: str | None  # "new", an id, or None
     timeout: float  # seconds
     traffic: Traffic = "interactive"

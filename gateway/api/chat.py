@@ -30,7 +30,6 @@ CHAT_OFF: Off = {
     "parallel_tool_calls": (True, False),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "reasoning_effort": ("none",),
     "verbosity": ("medium",),

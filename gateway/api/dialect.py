@@ -30,7 +30,7 @@ class Body(Protocol):
     def to_prompt(self) -> Prompt: ...
 
     def sampled(self, request: Request) -> Request:
-        """`request` with what the body says of sampling and length."""
+        """`request` with what the body says of sampling, length and form. Raises ApiError 400."""
         ...
 
 

@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from backends.wire import MAX_ANSWERS, MAX_BIASED, MAX_TOP
+from backends.wire import MAX_ANSWERS, MAX_BIASED, MAX_TOP, Grammar
 from gateway.api.strictjson import Path, convert_error, invalid
+from gateway.api.structured import STRUCTURED_OFF, ResponseFormat, StructuredOutputs, Text, grammar_of
 from gateway.request import Request
 
 INT32 = 2**31 - 1
@@ -56,7 +57,8 @@ class OpenAIBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 class GenerationBody(OpenAIBody, frozen=True, kw_only=True):
     """Fields of `/v1/chat/completions` and `/v1/completions` alike. `top_k`, `min_p`, `repetition_penalty`,
-    `min_tokens`, `stop_token_ids` and `ignore_eos` are extensions that vLLM has too."""
+    `min_tokens`, `stop_token_ids`, `ignore_eos` and `structured_outputs` are extensions that vLLM has too, and so is
+    `response_format` for completions."""
 
     n: Annotated[int, Meta(ge=1, le=MAX_ANSWERS)] = 1
     max_tokens: Tokens | None = None
@@ -73,6 +75,8 @@ class GenerationBody(OpenAIBody, frozen=True, kw_only=True):
     ignore_eos: bool = False
     stream_options: StreamOptions | None = None
     metadata: dict[str, str] | None = None  # a hint too
+    response_format: ResponseFormat = Text()
+    structured_outputs: StructuredOutputs | None = None
 
     @property
     def most_tokens(self) -> int | None:
@@ -96,7 +100,23 @@ class GenerationBody(OpenAIBody, frozen=True, kw_only=True):
         """How many alternatives each token's logprob comes with; None for no logprobs."""
         return None
 
+    @property
+    def grammar_field(self) -> str:
+        return "response_format" if self.structured_outputs is None else "structured_outputs"
+
+    @property
+    def grammar(self) -> Grammar | None:
+        """Raises ApiError 400."""
+        if self.structured_outputs is None:
+            return grammar_of(self.response_format, "response_format")
+        if not isinstance(self.response_format, Text):
+            raise invalid(
+                "structured_outputs", "not allowed beside response_format", "mutually_exclusive_parameters"
+            )
+        return self.structured_outputs.to_grammar("structured_outputs")
+
     def sampled(self, request: Request) -> Request:
+        """Raises ApiError 400 for a grammar that cannot be."""
         return replace(
             request,
             max_tokens=self.most_tokens,
@@ -115,6 +135,8 @@ class GenerationBody(OpenAIBody, frozen=True, kw_only=True):
             min_tokens=self.min_tokens,
             n=self.n,
             logprobs=self.told_logprobs,
+            grammar=self.grammar,
+            grammar_field=self.grammar_field,
         )
 
 
@@ -144,6 +166,9 @@ def convert_generation(fields: dict[str, Any], body: type[Generation], off: Off)
     if isinstance(options := fields.get("stream_options"), dict):
         told = without_off(options, {"include_obfuscation": (False,)}, "stream_options.")
         fields = {**fields, "stream_options": told}
+    if isinstance(structured := fields.get("structured_outputs"), dict):
+        kept = without_off(structured, STRUCTURED_OFF, "structured_outputs.")
+        fields = {**fields, "structured_outputs": kept}
     converted = convert(fields, body, off)
     if converted.stream_options is not None and not converted.stream:
         raise invalid("stream_options", "only allowed where stream is true")

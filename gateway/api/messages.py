@@ -12,6 +12,7 @@ from gateway.api.dialect import Dialect
 from gateway.api.fields import INT32, ModelName, Off, Stop, Tokens, TopP, convert, without_off
 from gateway.api.messages_rendering import MessageRendering
 from gateway.api.strictjson import decode_object, invalid
+from gateway.api.structured import BareSchema, grammar_of
 from gateway.config import Tenant
 from gateway.request import Request
 
@@ -19,12 +20,12 @@ COUNT_OFF: Off = {
     "tools": ([],),
     "tool_choice": ({"type": "auto"}, {"type": "none"}),
     "thinking": ({"type": "disabled"},),
-    "output_config": ({},),
     "mcp_servers": ([],),
     "context_management": (),
     "speed": ("standard",),
 }
 OFF: Off = {**COUNT_OFF, "container": (), "inference_geo": (), "diagnostics": ()}
+OUTPUT_OFF: Off = {"effort": ("high",)}
 BLOCK_OFF: Off = {"citations": ([],)}
 
 
@@ -53,6 +54,10 @@ class Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     user_id: Annotated[str, Meta(max_length=512)] | None = None
 
 
+class OutputConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: BareSchema | None = None
+
+
 class CountBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is counted: the prompt, and nothing that is only about its answer."""
 
@@ -60,6 +65,7 @@ class CountBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     messages: Annotated[list[Message], Meta(min_length=1)]
     system: str | list[TextBlock] | None = None
     cache_control: CacheControl | None = None
+    output_config: OutputConfig = OutputConfig()
 
     def to_prompt(self) -> Prompt:
         system = [] if not self.system else [ChatMessage(role="system", content=_plain(self.system))]
@@ -79,6 +85,7 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
     service_tier: Literal["auto", "standard_only"] = "auto"
 
     def sampled(self, request: Request) -> Request:
+        format = self.output_config.format
         return replace(
             request,
             max_tokens=self.max_tokens,
@@ -86,6 +93,8 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
             top_p=self.top_p,
             top_k=self.top_k,
             stop=tuple(self.stop_sequences),
+            grammar=None if format is None else grammar_of(format, "output_config.format"),
+            grammar_field="output_config.format",
         )
 
 
@@ -117,6 +126,8 @@ def decode_count(data: bytes) -> CountBody:
 def _texts_only(fields: dict[str, Any]) -> dict[str, Any]:
     """`fields` with the blocks freed of what is off. Raises ApiError 400 for a block that is no text."""
     fields = dict(fields)
+    if isinstance(config := fields.get("output_config"), dict):
+        fields["output_config"] = without_off(config, OUTPUT_OFF, "output_config.")
     if isinstance(messages := fields.get("messages"), list):
         fields["messages"] = [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
     if "system" in fields:

@@ -10,6 +10,7 @@ from msgspec import Meta
 from backends.prompt import ChatMessage, Prompt
 from gateway.api.fields import ZERO, Off, OpenAIBody, Tokens, convert, without_off
 from gateway.api.strictjson import decode_object, invalid
+from gateway.api.structured import Text, TextFormat, grammar_of
 from gateway.archive import new_id
 from gateway.request import Request
 from sessions import Turn
@@ -26,12 +27,12 @@ OFF: Off = {
     "prompt_cache_retention": ("in_memory",),
     "reasoning": ({}, {"effort": "none"}),
     "stream_options": ({}, {"include_obfuscation": False}),
-    "text": ({}, {"format": {"type": "text"}}, {"format": {"type": "text"}, "verbosity": "medium"}),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
     "top_logprobs": ZERO,
     "truncation": ("disabled",),
 }
+TEXT_OFF: Off = {"verbosity": ("medium",)}
 # What clients send back of an answer of ours when they continue a conversation themselves.
 ITEM_OFF: Off = {"phase": ("final_answer",)}
 PART_OFF: Off = {"annotations": ([],), "logprobs": ([],), "prompt_cache_breakpoint": ()}
@@ -82,12 +83,17 @@ class ConversationReference(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     id: Id
 
 
+class TextOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: TextFormat = Text()
+
+
 class ResponsesBody(OpenAIBody, frozen=True, kw_only=True):
     input: str | Annotated[list[Item], Meta(min_length=1)]
     instructions: str | None = None
     max_output_tokens: Tokens | None = None
     metadata: Metadata = {}
     store: bool = True
+    text: TextOptions = TextOptions()
     previous_response_id: Id | None = None
     conversation: Id | ConversationReference | None = None
 
@@ -117,6 +123,8 @@ class ResponsesBody(OpenAIBody, frozen=True, kw_only=True):
             max_tokens=self.max_output_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
+            grammar=grammar_of(self.text.format, "text.format"),
+            grammar_field="text.format",
         )
 
 
@@ -124,6 +132,8 @@ def decode(data: bytes) -> ResponsesBody:
     """Raises ApiError 400 naming the field."""
     fields = dict(decode_object(data))
     fields["input"] = messages_only(fields.get("input"), "input")
+    if isinstance(text := fields.get("text"), dict):
+        fields["text"] = without_off(text, TEXT_OFF, "text.")
     body = convert(fields, ResponsesBody, OFF)
     if body.previous_response_id is not None and body.conversation is not None:
         raise invalid(

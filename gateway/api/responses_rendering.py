@@ -4,6 +4,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from backends.backend import Delta, Usage
 from gateway.api.dialect import Chunk, Ending, Rendering
 from gateway.api.responses import ResponsesBody, told_part
@@ -141,7 +143,7 @@ def _echo(body: ResponsesBody) -> Chunk:
         "service_tier": "flex" if body.service_tier == "flex" else "default",
         "store": body.store,
         "temperature": body.temperature,
-        "text": {"format": {"type": "text"}},
+        "text": {"format": msgspec.to_builtins(body.text.format)},
         "tool_choice": "auto",
         "tools": [],
         "top_p": body.top_p,

@@ -82,7 +82,6 @@ def test_what_is_off_may_be_said(name: str, value: Any) -> None:
         ("prompt_cache_retention", "24h"),
         ("reasoning", {"effort": "high"}),
         ("stream_options", {"include_obfuscation": True}),
-        ("text", {"format": {"type": "json_object"}}),
         ("tool_choice", "required"),
         ("tools", [{"type": "web_search"}]),
         ("top_logprobs", 1),

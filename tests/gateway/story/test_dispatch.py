@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from backends.backend import BackendError, Delta, Rejected, Unavailable
 from backends.prompt import ChatMessage, Prompt
+from backends.wire import Grammar
 from classifier import Assessment
 from gateway.config import Budget, Limits, Policy, Price, Server, Telemetry, Tenant
 from gateway.desk import Desk
 from gateway.dispatch import Dispatcher
-from gateway.errors import ApiError
+from gateway.errors import ApiError, as_api_error
 from gateway.ledger import ABORTED, ANSWERED, Ledger
 from gateway.limits import NOTHING, Amount, LimitStoreUnavailable, Reservation
 from gateway.limits_memory import MemoryLimits
@@ -202,6 +203,26 @@ async def test_several_answers_are_reserved_for(tmp_path: Path, backend: Make, t
     await gateway.say("x" * 12, max_tokens=0)  # no answer needs no room
     assert gateway.limits.reserved[1] == 12
     assert one.seen[1].sampling.max_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"grammar": Grammar("regex", "(")}, "response_format: unclosed group"),
+        ({"grammar": Grammar("regex", "("), "grammar_field": "text.format"}, "text.format: unclosed group"),
+        ({}, "tools: unclosed group"),
+    ],
+)
+async def test_a_faulty_grammar_is_told_by_the_clients_name_for_it(
+    tmp_path: Path, backend: Make, tier_of: Make, changes: dict[str, Any], message: str
+) -> None:
+    gateway = Gateway(
+        tmp_path, [tier_of("7b", backend("7b/0", [Rejected("grammar: unclosed group", "invalid")]))]
+    )
+    with pytest.raises(Rejected) as error:
+        await gateway.run("Hi", **changes)
+    told = as_api_error(error.value)
+    assert (told.status, told.message, told.param) == (400, message, message.partition(":")[0])
 
 
 async def test_names_and_aliases(gateway: Gateway) -> None:
