@@ -133,6 +133,30 @@ class Archive:
         except SessionNotFound:
             logger.info("conversation %s was deleted while a response ran", conversation.id)
 
+    async def relabel(self, tenant: str, conversation_id: str, metadata: dict[str, str]) -> Conversation:
+        found, _ = await self.conversation(tenant, conversation_id)
+        relabelled = msgspec.structs.replace(found, metadata=metadata)
+        with self._asking():
+            await self._documents.put(tenant, found.id, msgspec.msgpack.encode(relabelled))
+        return relabelled
+
+    async def add(
+        self, tenant: str, conversation_id: str, turns: tuple[Turn, ...]
+    ) -> tuple[Conversation, Session]:
+        """As `extend`, for a client who waits for it: raises ApiError."""
+        found, session = await self.conversation(tenant, conversation_id)
+        try:
+            with self._asking():
+                session = await extend(self._sessions, tenant, session, turns)
+                await self._documents.put(tenant, found.id, msgspec.msgpack.encode(found))
+        except SessionNotFound:
+            raise not_found("conversation", conversation_id) from None
+        except SessionConflict as error:
+            raise ApiError(
+                409, "Too many others add to this conversation just now.", code="conversation_busy"
+            ) from error
+        return found, session
+
     async def delete_conversation(self, tenant: str, conversation_id: str) -> None:
         found, session = await self.conversation(tenant, conversation_id)
         with self._asking():

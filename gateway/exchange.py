@@ -21,7 +21,8 @@ class Exchange:
     """One call and what became of it."""
 
     id: str  # the x-request-id
-    endpoint: str  # chat | completions | responses | messages | count_tokens | route | models | probe | other
+    endpoint: str  # see `gateway.endpoints`
+    route: str = "other"  # the path, with `{id}` for what is one
     started: float = field(default_factory=time.monotonic)
     tenant: Tenant | None = None
     ledger: Ledger = field(default_factory=Ledger)

@@ -14,11 +14,11 @@ from gateway.api.conversations import Conversations
 from gateway.api.generation import Dispatches, Generation
 from gateway.api.health import Health
 from gateway.api.messages import Messages
-from gateway.api.messages_count import TokenCount
 from gateway.api.models import Models
 from gateway.api.responses_dialect import Responses
 from gateway.api.responses_stored import StoredResponses
 from gateway.api.route import Routing
+from gateway.api.token_count import TokenCount
 from gateway.archive import Archive
 from gateway.config import Config, Tenant
 from gateway.configfile import is_loopback
@@ -56,6 +56,7 @@ def build_front(
     completions = Generation(Completions(), dispatcher, config.server, drain)
     responses = Generation(Responses(archive), dispatcher, config.server, drain)
     messages = Generation(Messages(), dispatcher, config.server, drain)
+    counts = TokenCount(dispatcher, config.server, Responses(archive))
     routing = Routing(dispatcher, config.server)
     tries: dict[str, ASGIApp] = {"chat/completions": chat, "route": routing}
     dashboard = Dashboard(overview, drain, config.anonymous, tries)
@@ -64,9 +65,10 @@ def build_front(
             Route("/v1/chat/completions", chat, methods=["POST"]),
             Route("/v1/completions", completions, methods=["POST"]),
             Route("/v1/responses", responses, methods=["POST"]),
+            Route("/v1/responses/input_tokens", counts.of_response, methods=["POST"]),
             *_stored(archive),
             Route("/v1/messages", messages, methods=["POST"]),
-            Route("/v1/messages/count_tokens", TokenCount(dispatcher, config.server).count, methods=["POST"]),
+            Route("/v1/messages/count_tokens", counts.of_message, methods=["POST"]),
             Route("/v1/route", routing, methods=["POST"]),
             Route("/v1/models", models.list, methods=["GET"]),
             Route("/v1/models/{name:path}", models.get, methods=["GET"]),
@@ -138,5 +140,9 @@ def _stored(archive: Archive) -> list[Route]:
         Route("/v1/conversations", conversations.create, methods=["POST"]),
         Route("/v1/conversations/{id}", conversations.get, methods=["GET"]),
         Route("/v1/conversations/{id}", conversations.delete, methods=["DELETE"]),
+        Route("/v1/conversations/{id}", conversations.update, methods=["POST"]),
         Route("/v1/conversations/{id}/items", conversations.items, methods=["GET"]),
+        Route("/v1/conversations/{id}/items", conversations.add_items, methods=["POST"]),
+        Route("/v1/conversations/{id}/items/{item_id}", conversations.item, methods=["GET"]),
+        Route("/v1/conversations/{id}/items/{item_id}", conversations.delete_item, methods=["DELETE"]),
     ]

@@ -24,8 +24,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.config import Server, Tenant
-from gateway.credentials import challenge, key_of, of_page
+from gateway.credentials import challenge, key_of
 from gateway.drain import Drain
+from gateway.endpoints import OPEN, PROBES, named
 from gateway.errors import (
     CLIENT_GONE,
     ApiError,
@@ -39,31 +40,10 @@ from gateway.exchange import Exchange, Observe, attach, exchange_of
 
 logger = logging.getLogger(__name__)
 
-OPEN = frozenset({"/livez", "/readyz"})  # to everybody
-PROBES = OPEN | {"/metrics"}
-ENDPOINTS = {
-    "/v1/chat/completions": "chat",
-    "/v1/completions": "completions",
-    "/v1/responses": "responses",
-    "/v1/messages": "messages",
-    "/v1/messages/count_tokens": "count_tokens",
-    "/v1/route": "route",
-    "/v1/models": "models",
-    "/dashboard/chat/completions": "chat",
-    "/dashboard/route": "route",
-    **dict.fromkeys(("/admin/config", "/admin/reload", "/admin/rollback"), "admin"),
-    **dict.fromkeys(PROBES, "probe"),
-}
 ANTHROPIC = frozenset(
     {"/v1/messages", "/v1/messages/count_tokens"}
 )  # whose clients read other errors and headers
 REQUEST_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
-
-
-def _endpoint(path: str) -> str:
-    """Of the page, only what runs a prompt is more than a probe."""
-    return ENDPOINTS.get(path) or ("probe" if of_page(path) else "other")
-
 
 FindTenant = Callable[[str | None], Tenant]
 
@@ -90,9 +70,11 @@ class Exchanges:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         given = Headers(scope=scope).get("x-request-id", "")
+        endpoint, route = named(scope["path"])
         exchange = Exchange(
             id=given if REQUEST_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}",
-            endpoint=_endpoint(scope["path"]),
+            endpoint=endpoint,
+            route=route,
         )
         attach(scope, exchange)
 

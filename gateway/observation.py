@@ -39,10 +39,9 @@ def observer(metrics: Metrics, traces: Traces, watch: Watch, records: Records | 
             yield
             return
         method = scope["method"] if scope["method"] in METHODS else UNKNOWN
-        route = scope["path"] if exchange.endpoint != "other" else "other"
         with (
             watch.running(exchange),
-            traces.request(method, route, Headers(scope=scope), exchange.ledger.stages) as span,
+            traces.request(method, exchange.route, Headers(scope=scope), exchange.ledger.stages) as span,
         ):
             try:
                 yield

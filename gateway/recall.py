@@ -94,18 +94,16 @@ class Memory:
         return store_unavailable()
 
 
-async def extend(store: SessionStore, tenant: str, session: Session, turns: tuple[Turn, ...]) -> None:
-    """Append to `session`, behind whatever has come since it was read.
+async def extend(store: SessionStore, tenant: str, session: Session, turns: tuple[Turn, ...]) -> Session:
+    """Append to `session`, behind whatever has come since it was read. Returns it as it is then.
 
     Raises SessionConflict after many tries, SessionNotFound, SessionStoreUnavailable.
     """
     for _ in range(APPEND_TRIES):
         try:
-            await store.append(tenant, session.id, turns, session.version)
+            return await store.append(tenant, session.id, turns, session.version)
         except SessionConflict:
             session = await store.get(tenant, session.id)
-        else:
-            return
     raise SessionConflict(f"lost the race to append {APPEND_TRIES} times")
 
 

@@ -9,13 +9,14 @@ from starlette.responses import Response
 
 from gateway.api.fields import convert
 from gateway.api.generation import decoded, tenant_of
-from gateway.api.paging import no_more_than, page
+from gateway.api.paging import all_of, no_more_than, page
 from gateway.api.responses import Item, Metadata, check_ids, messages_only
 from gateway.api.responses_stored import as_json
 from gateway.api.strictjson import decode_object
-from gateway.archive import Archive, Conversation
+from gateway.archive import Archive, Conversation, not_found
+from gateway.errors import ApiError
 from gateway.exchange import exchange_of
-from sessions import Turn
+from sessions import Session, Turn
 
 NONE: frozenset[str] = frozenset()
 
@@ -23,6 +24,14 @@ NONE: frozenset[str] = frozenset()
 class ConversationBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     items: Annotated[list[Item], Meta(max_length=20)] = []
     metadata: Metadata = {}
+
+
+class UpdateBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    metadata: Metadata
+
+
+class ItemsBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    items: Annotated[list[Item], Meta(min_length=1, max_length=20)]
 
 
 class Conversations:
@@ -46,17 +55,62 @@ class Conversations:
         await self._archive.delete_conversation(_tenant(http), conversation_id)
         return as_json({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
 
+    async def update(self, http: HttpRequest) -> Response:
+        """Its metadata, all of it."""
+        body = await decoded(_decode_update, await http.body())
+        return as_json(
+            _told(await self._archive.relabel(_tenant(http), http.path_params["id"], body.metadata))
+        )
+
     async def items(self, http: HttpRequest) -> Response:
-        """Turns have no ids of their own, but they stay where they are: an item is named after its place."""
-        conversation, session = await self._archive.conversation(_tenant(http), http.path_params["id"])
-        items = [_item(conversation, number, turn) for number, turn in enumerate(session.turns)]
-        return as_json(page(items, http.query_params))
+        return as_json(page(await self._items(http), http.query_params))
+
+    async def add_items(self, http: HttpRequest) -> Response:
+        no_more_than(http.query_params, NONE)
+        body = await decoded(_decode_items, await http.body())
+        turns = tuple(item.turn() for item in body.items)
+        made, session = await self._archive.add(_tenant(http), http.path_params["id"], turns)
+        return as_json(all_of(_told_items(made, session)[-len(turns) :]))
+
+    async def item(self, http: HttpRequest) -> Response:
+        no_more_than(http.query_params, NONE)
+        return as_json(await self._found_item(http))
+
+    async def delete_item(self, http: HttpRequest) -> Response:
+        """Not done yet, and said so, rather than a turn that is only hidden."""
+        await self._found_item(http)
+        raise ApiError(
+            400, "item_id: single items cannot be deleted, only whole conversations", code="unsupported",
+            param="item_id",
+        )  # fmt: skip
+
+    async def _items(self, http: HttpRequest) -> list[dict[str, Any]]:
+        return _told_items(*await self._archive.conversation(_tenant(http), http.path_params["id"]))
+
+    async def _found_item(self, http: HttpRequest) -> dict[str, Any]:
+        item_id = http.path_params["item_id"]
+        for item in await self._items(http):
+            if item["id"] == item_id:
+                return item
+        raise not_found("item", item_id)
 
 
 def _decode(data: bytes) -> ConversationBody:
     fields = dict(decode_object(data)) if data else {}
     fields["items"] = messages_only(fields.get("items"), "items")
     body = convert(fields, ConversationBody, {})
+    check_ids(body.items, "items")
+    return body
+
+
+def _decode_update(data: bytes) -> UpdateBody:
+    return convert(decode_object(data), UpdateBody, {})
+
+
+def _decode_items(data: bytes) -> ItemsBody:
+    fields = dict(decode_object(data))
+    fields["items"] = messages_only(fields.get("items"), "items")
+    body = convert(fields, ItemsBody, {})
     check_ids(body.items, "items")
     return body
 
@@ -72,6 +126,11 @@ def _told(conversation: Conversation) -> dict[str, Any]:
         "created_at": conversation.created_at,
         "metadata": conversation.metadata,
     }
+
+
+def _told_items(conversation: Conversation, session: Session) -> list[dict[str, Any]]:
+    """Turns have no ids of their own, but they stay where they are: an item is named after its place."""
+    return [_item(conversation, number, turn) for number, turn in enumerate(session.turns)]
 
 
 def _item(conversation: Conversation, number: int, turn: Turn) -> dict[str, Any]:

@@ -26,13 +26,17 @@ def page(items: Sequence[Mapping[str, Any]], query: Mapping[str, str]) -> dict[s
             raise invalid("after", "there is no such item")
         ordered = ordered[ids.index(after) + 1 :]
     limit = _limit(query.get("limit"))
-    shown = ordered[:limit]
+    return all_of(ordered[:limit], has_more=len(ordered) > limit)
+
+
+def all_of(items: Sequence[Mapping[str, Any]], *, has_more: bool = False) -> dict[str, Any]:
+    """The list object around these, in their order."""
     return {
         "object": "list",
-        "data": shown,
-        "first_id": shown[0]["id"] if shown else None,
-        "last_id": shown[-1]["id"] if shown else None,
-        "has_more": len(ordered) > limit,
+        "data": items,
+        "first_id": items[0]["id"] if items else None,
+        "last_id": items[-1]["id"] if items else None,
+        "has_more": has_more,
     }
 
 

@@ -43,6 +43,8 @@ def convert_error(error: msgspec.ValidationError) -> ApiError:
     if match is None:
         return _malformed(str(error))
     reason, path = match["reason"], (match["path"] or "").removeprefix(".")
+    if match["key"]:
+        return invalid(path, f"a key is wrong: {reason[0].lower()}{reason[1:]}")
     field = _FIELD.fullmatch(reason)
     if field is not None:
         path = f"{path}.{field['name']}".removeprefix(".")
@@ -65,7 +67,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> None:
 
 
 _UNIQUE = json.JSONDecoder(object_pairs_hook=_unique)
-_AT = re.compile(r"(?P<reason>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
+_AT = re.compile(r"(?P<reason>.*?)(?: - at `(?P<key>key` in `)?\$(?P<path>.*)`)?", re.DOTALL)
 _FIELD = re.compile(
     r"Object (?:contains (?P<unknown>unknown)|missing required) field `(?P<name>.*)`", re.DOTALL
 )

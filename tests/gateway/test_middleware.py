@@ -117,12 +117,23 @@ async def test_a_cancellation_passes() -> None:
         ("/metrics", "probe"),
         ("/livez", "probe"),
         ("/v1/chat/completions/x", "other"),
+        ("/v1/models/org/big", "models"),
+        ("/v1/responses/resp_1", "stored_responses"),
+        ("/v1/responses/resp_1/cancel", "stored_responses"),
+        ("/v1/responses/resp_1/input_items", "stored_responses"),
+        ("/v1/responses/input_tokens", "count_tokens"),
+        ("/v1/responses/resp_1/anything", "other"),
+        ("/v1/conversations", "conversations"),
+        ("/v1/conversations/conv_1/items/msg_1", "conversations"),
+        ("/v1/conversations//items", "other"),
     ],
 )
 async def test_endpoints_are_a_closed_set(path: str, endpoint: str) -> None:
     stack = Stack(raising(ApiError(404, "")))
     await stack.get(path)
-    assert stack.exchanges[0].endpoint == endpoint
+    [exchange] = stack.exchanges
+    assert exchange.endpoint == endpoint
+    assert not {"resp_1", "conv_1", "msg_1", "big", "anything"} & set(exchange.route.split("/"))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The unmodified `openai` client's Responses API and conversations, over real sockets and real stores."""
+"""The unmodified `openai` client's Responses API, over real sockets and real stores."""
 
 import json
 import os
@@ -31,6 +31,9 @@ EVENTS = [
 
 def connect(front: Any, key: str = "hr_admin") -> OpenAI:
     return OpenAI(base_url=f"{front.url}/v1", api_key=key, max_retries=0, timeout=10)
+
+
+MINE: Any = {"role": "user", "content": "Mine."}
 
 
 @pytest.fixture
@@ -201,39 +204,12 @@ def test_a_finished_response_cannot_be_cancelled(client: OpenAI) -> None:
         client.responses.cancel("resp_unknown")
 
 
-def test_a_conversation_grows(client: OpenAI, front: Any) -> None:
-    first: Any = {"type": "message", "role": "user", "content": "One?"}
-    conversation = client.conversations.create(items=[first], metadata={"a": "b"})
-    assert conversation.object == "conversation" and conversation.metadata == {"a": "b"}
-    assert client.conversations.retrieve(conversation.id).to_dict() == conversation.to_dict()
-    made = client.responses.create(
-        model="auto", input="Two?", conversation=conversation.id, instructions="Be brief."
-    )
-    assert made.conversation is not None and made.conversation.id == conversation.id
-    assert asked(front) == [("system", "Be brief."), ("user", "One?"), ("user", "Two?")]
-    list(
-        client.responses.create(
-            model="auto", input="Three?", conversation={"id": conversation.id}, stream=True
-        )
-    )
-    assert [text for _, text in asked(front)] == ["One?", "Two?", "Hello", "Three?"]
-    items: Any = list(client.conversations.items.list(conversation.id, order="asc", limit=2))
-    assert [(item.role, item.content[0].text) for item in items] == [
-        ("user", "One?"), ("user", "Two?"), ("assistant", "Hello"), ("user", "Three?"), ("assistant", "Hello"),
-    ]  # fmt: skip
-    assert len({item.id for item in items}) == 5
-    assert client.conversations.delete(conversation.id).deleted
-    for attempt in (client.conversations.retrieve, client.conversations.delete):
-        with pytest.raises(openai.NotFoundError):
-            attempt(conversation.id)
-    with pytest.raises(openai.NotFoundError) as error:
-        client.responses.create(model="auto", input="Four?", conversation=conversation.id)
-    assert (error.value.code, error.value.param) == ("conversation_not_found", "conversation")
-
-
-def test_an_empty_conversation(client: OpenAI) -> None:
-    conversation = client.conversations.create()
-    assert list(client.conversations.items.list(conversation.id)) == []
+def test_the_tokens_of_an_input(client: OpenAI, front: Any) -> None:
+    made = client.responses.create(model="auto", input="One")
+    counted = client.responses.input_tokens.count(model="7b", input="Two", previous_response_id=made.id)
+    assert (counted.object, counted.input_tokens) == ("response.input_tokens", 12)
+    said = [message.content for message in front.dispatcher.requests[1].prompt.messages]
+    assert said == ["One", "Hello", "Two"]
 
 
 def test_a_foreign_id_is_answered_like_an_unknown_one(client: OpenAI, front: Any) -> None:
@@ -249,6 +225,10 @@ def test_a_foreign_id_is_answered_like_an_unknown_one(client: OpenAI, front: Any
             (conversation.id, other.conversations.retrieve),
             (conversation.id, other.conversations.delete),
             (conversation.id, other.conversations.items.list),
+            (conversation.id, lambda id: other.conversations.update(id, metadata={})),
+            (conversation.id, lambda id: other.conversations.items.create(id, items=[MINE])),
+            (conversation.id, lambda id: other.conversations.items.retrieve("msg_1", conversation_id=id)),
+            (conversation.id, lambda id: other.conversations.items.delete("msg_1", conversation_id=id)),
             (conversation.id, lambda id: other.responses.create(model="auto", input="?", conversation=id)),
         ]
         for foreign, attempt in attempts:
