@@ -1,0 +1,82 @@
+"""The state in lines of text."""
+
+import re
+from typing import Any
+
+import pytest
+
+from gateway.config import Price
+from gateway.dashboard.history import Series
+from gateway.dashboard.state import Brief, ReplicaState, RouteState, State, TenantState, TierState
+from gateway.dashboard.terminal import SPARK_WIDTH, render, sparks
+
+
+def state(**changes: Any) -> State:
+    replica = ReplicaState(
+        name="7b/0", model="smollm2", kind="engine", condition="up", in_flight=2, waiting=1, kv_used=0.5,
+        hit_share=0.25, restarts=3,
+    )  # fmt: skip
+    tier = TierState(
+        name="7b", ready=True, price=Price(), context_length=100, answers=3, prompt_tokens=40, cached_tokens=10,
+        completion_tokens=9, cost=0.0025, tokens_per_second=12.5, first_p50=0.12, first_p95=1.5, replicas=(replica,),
+        series=Series(requests=[1], tokens=[12.5], first_p50=[0.1], first_p95=[0.1]),
+    )  # fmt: skip
+    tenant = TenantState(
+        name="acme", requests=5, refused=1, tokens=70, running=2, requests_per_minute=60, tokens_per_minute=None,
+        parallel=4, cost=0.0025,
+    )  # fmt: skip
+    brief = Brief(
+        id="r", at=0.0, endpoint="chat", tenant="acme", status=200, code="engine_died", tier="7b",
+        reason="7b: p=0.81 >= 0.70", seconds=1.25, first_text=0.1, completion_tokens=9,
+    )  # fmt: skip
+    fields: dict[str, Any] = {
+        "now": 100.0, "uptime": 3700.0, "version": "1.2", "draining": False, "troubles": (), "running": 2,
+        "requests": 3, "failures": 1, "spent": 0.0025, "largest": 0.01, "step": 5, "tiers": (tier,),
+        "routes": (RouteState(tier="7b", reason="classifier", count=3),), "tenants": (tenant,), "more_tenants": 0,
+        "latest": (brief,),
+    }  # fmt: skip
+    return State(**fields | changes)
+
+
+def test_everything_is_there() -> None:
+    text = render(state(), 200, colour=False)
+    for told in (
+        "Headrace 1.2, up 1 h 1 min", "All tiers answer.", "2 running", "1 failures", "saved 75% (0.0025 spent)",
+        "prompt cached 25%", "7b             100%   120 ms   1.50 s    12.5", "7b/0", "1 waiting", "KV █████░░░░░",
+        "hits 25%", "3 restarts", "5 of 60", "2 of 4", "200 engine_died 7b: p=0.81 >= 0.70",
+    ):  # fmt: skip
+        assert told in text, told
+
+
+@pytest.mark.parametrize("width", [1, 20, 80, 300])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    for colour in (True, False):
+        for line in render(state(), width, colour=colour).split("\n"):
+            assert len(re.sub(r"\x1b\[[\d;]*m", "", line)) <= width
+
+
+def test_it_is_no_higher_than_the_terminal() -> None:
+    assert render(state(), 80, 5).count("\n") == 4
+
+
+def test_colours_only_where_they_are_wanted() -> None:
+    assert "\x1b" not in render(state(), 80, colour=False)
+    assert "\x1b[31m" in render(state(troubles=("7b/0 is down.",)), 80)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"draining": True}, "The gateway is leaving."),
+        ({"troubles": ("7b/0 is down.", "The store of limits does not answer.")}, "7b/0 is down. The store"),
+        ({"tiers": (), "routes": (), "largest": 0.0}, "saved –"),
+    ],
+)
+def test_what_is_wrong_or_unknown(change: dict[str, Any], told: str) -> None:
+    assert told in render(state(**change), 200, colour=False)
+
+
+def test_sparks_end_with_now_and_are_as_high_as_the_highest() -> None:
+    assert sparks([]) == "▁" * SPARK_WIDTH
+    assert sparks([1.0] * 120) == "█" * SPARK_WIDTH
+    assert sparks([4.0] * 5) == "▁" * (SPARK_WIDTH - 1) + "█"
