@@ -27,7 +27,6 @@ from backends.wire import Vocabulary
 
 __all__ = ["Detokenizer", "TemplateError", "Tokenizer", "write_vocabulary"]
 
-_NAME = re.compile(r"<[^<>\s]+>")  # as llguidance's grammars write them
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
 
@@ -139,14 +138,10 @@ class Tokenizer:
         return vocabulary
 
     def names(self) -> dict[int, str]:
-        """The tokens that a grammar can ask for by name: control tokens, and others that were added in their style."""
+        """Control tokens by id: a grammar can ask for them by name alone. Others, `<tool_call>` of Qwen among them, are
+        text, and a grammar that asks for this text gets it in whichever tokens the model likes."""
         added = self._tokenizer.get_added_tokens_decoder()
-        named = {
-            id: token.content
-            for id, token in added.items()
-            if token.special or _NAME.fullmatch(token.content)
-        }
-        return dict(sorted(named.items()))
+        return {id: token.content for id, token in sorted(added.items()) if token.special}
 
     def token(self, id: int) -> tuple[str, bytes]:
         """One token decoded alone: its text, with U+FFFD for what is no whole character, and its bytes.

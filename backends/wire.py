@@ -27,7 +27,7 @@ class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
 
 class Grammar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What an answer has to be a sentence of: a JSON schema, a regular expression, or a grammar in llguidance's
-    dialect of Lark, in which special tokens and embedded schemas have names (`<tool_call>`, `%json {…}`)."""
+    dialect of Lark, which knows control tokens by their names (`<|im_start|>`) and schemas (`%json {…}`)."""
 
     kind: Literal["json_schema", "regex", "lark"]
     source: str
@@ -215,7 +215,7 @@ class Vocabulary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What an engine is told of its tokens: a file of msgpack."""
 
     data: list[bytes]  # by id; empty for control tokens and for ids that stand for nothing
-    names: dict[int, str]  # of the tokens that a grammar can ask for by name: `<tool_call>`
+    names: dict[int, str]  # of control tokens, which a grammar can ask for: `<|im_start|>`
 
 
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -249,6 +249,12 @@ class TestVocabulary:
         assert tokenizer.vocabulary()[:5] == [b"", b"", b" ", b"h", b" h"]
         self.check(tokenizer, "h h  ž 👍")
 
+    def test_only_control_tokens_have_names(self, qwen_05b_folder: Path) -> None:
+        tokenizer = Tokenizer(qwen_05b_folder)
+        names = tokenizer.names()
+        assert names[151644] == "<|im_start|>" and tokenizer.vocabulary()[151644] == b""
+        assert 151657 not in names and tokenizer.vocabulary()[151657] == b"<tool_call>"
+
     def test_the_engines_file(self, tokenizer: Tokenizer, tmp_path: Path) -> None:
         write_vocabulary(tokenizer, tmp_path / "vocabulary.msgpack")
         data = (tmp_path / "vocabulary.msgpack").read_bytes()

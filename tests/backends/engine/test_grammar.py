@@ -15,7 +15,7 @@ from backends.engine.grammar import Constraint, GrammarCompiler, GrammarError
 from backends.wire import Grammar, Vocabulary
 
 BYTES = [bytes([byte]) for byte in range(256)]
-LONGER = ["an", "and", "{}", '{"', '":', '",', "true", "null", "12", " \n", "ž", "žl", "👍", "<tool>"]
+LONGER = ["an", "and", "{}", '{"', '":', '",', "true", "null", "12", " \n", "ž", "žl", "👍", "<call>", ""]
 DATA = [b"", b"", *BYTES, *(text.encode() for text in LONGER)]
 END, STOP, TOOL = 0, 1, len(DATA) - 1
 SIZE = len(DATA) + 5  # padded
@@ -39,7 +39,7 @@ def allowed(constraint: Constraint, banned: frozenset[int] = NOBODY, ending: boo
 def spelled(sentences: Iterable[bytes], said: bytes) -> set[int]:
     """The oracle, for a language that can be written down: what may follow `said`."""
     known = list(sentences)
-    tokens = {id for id, data in enumerate(DATA) if data and id != TOOL}
+    tokens = {id for id, data in enumerate(DATA) if data}
     may = {id for id in tokens if any(sentence.startswith(said + DATA[id]) for sentence in known)}
     return may | ({END, STOP} if said in known else set())
 
@@ -68,6 +68,7 @@ LANGUAGES: list[tuple[Grammar, list[str]]] = [
         ['{"k":[1]}'],
     ),
     (Grammar("lark", 'start: "a" ("n" | "nd")'), ["an", "and"]),
+    (Grammar("lark", 'start: "<call>"'), ["<call>"]),
 ]
 
 
@@ -184,9 +185,8 @@ def test_properties_come_in_the_order_of_the_schema(compiler: GrammarCompiler) -
     assert list(json.loads(said)) == list("zbya")
 
 
-def test_a_grammar_may_name_tokens(compiler: GrammarCompiler) -> None:
-    """Those of control, and those that are text too; a text of the same bytes is not meant by the name, nor the
-    token by the text."""
+def test_a_grammar_may_name_control_tokens(compiler: GrammarCompiler) -> None:
+    """A text of the same characters is not meant by the name, nor the token by the text."""
     constraint = compiler.compile(Grammar("lark", 'start: <tool> %json {"const": 12} <stop> "a"'))
     assert allowed(constraint) == {TOOL}
     constraint.accept(TOOL)
