@@ -6,6 +6,7 @@ their owner nothing.
 """
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any, cast
 from urllib.parse import unquote
@@ -18,9 +19,12 @@ from gateway.errors import ApiError, openai_error
 from gateway.gathering import GatheringTransport
 
 HEAD_TIMEOUT = 10.0  # seconds from the first byte to the end of the head
+HALF_CLOSED = 0.25  # seconds that a client can still be answered after it has closed its own side
 WRITE_TIMEOUT = 60.0  # seconds in which a client takes next to nothing of what is waiting for it
 MAX_HEAD = 64 * 1024  # bytes of a request line and its headers
 
+
+_AUTHORITY = re.compile(rb"^https?://[^/?#]*", re.IGNORECASE)
 
 NO_HTTP = ApiError(400, "This is no valid HTTP/1.1 request.", code="invalid_http")
 LATE = ApiError(408, "The head of the request did not arrive in time.", code="request_timeout")
@@ -34,6 +38,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._head = _Timer(self.loop, self._head_is_late)
         self._write = _Timer(self.loop, self._nobody_reads)
+        self._leaving = _Timer(self.loop, self._nobody_reads)
         self._unfinished = 0  # bytes of a head whose end has not come
         self._begun = False  # whether such a head has begun
         self._refusal = NO_HTTP  # what a client is told that the parser does not understand
@@ -83,6 +88,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._begun = False
         self._check_head()
         if not self.parser.should_upgrade():
+            # Servers must accept absolute targets (RFC 9112, 3.2.2); whose they are says nothing here.
+            self.url = _AUTHORITY.sub(b"", self.url, count=1) or b"/"
             super().on_headers_complete()
             self._keep_path_as_sent()
 
@@ -101,7 +108,7 @@ class GuardedProtocol(HttpToolsProtocol):
             raise ValueError("one Host is needed")
 
     def _keep_path_as_sent(self) -> None:
-        """httptools drops the authority of an absolute target, which would make two names of one path."""
+        """httptools takes what stands behind `//` for an authority and drops it: two names of one path."""
         raw, _, query = self.url.partition(b"?")
         self.scope["path"], self.scope["raw_path"] = unquote(raw.decode("ascii")), raw
         self.scope["query_string"] = query
@@ -111,6 +118,17 @@ class GuardedProtocol(HttpToolsProtocol):
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
         self.transport.write(STATUS_LINE[error.status] + head % len(body) + body)
         self.transport.close()
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn never leaves it open
+        """Whether to leave our side open: a client may only have said all that it has to, or it may be gone.
+
+        That cannot be told apart, so what is answered at once is, and what takes longer is given up, as proxies do.
+        """
+        if not self._running:
+            return False
+        self.cycle.keep_alive = False
+        self._leaving.start(HALF_CLOSED)
+        return True
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -123,6 +141,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._head.stop()
         self._write.stop()
+        self._leaving.stop()
         super().connection_lost(exc)
 
     @property

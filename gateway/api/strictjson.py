@@ -26,10 +26,19 @@ def decode_object(body: bytes) -> dict[str, Any]:
     except _DuplicateKey as error:
         raise _malformed(f"the key {str(error)[:64]!r} occurs twice in one object") from None
     except (msgspec.DecodeError, ValueError) as error:
-        raise _malformed(str(error)) from None
+        raise _malformed(_syntax(error, body)) from None
     if not isinstance(value, dict):
         raise _malformed("an object is needed")
     return value
+
+
+def _syntax(error: Exception, body: bytes) -> str:
+    """msgspec calls a body cut off that ends behind half a surrogate pair, wherever that is."""
+    said = str(error)
+    if not ("truncated" in said or "surrogate" in said):
+        return said
+    half = next((match["half"] for match in _ESCAPE.finditer(body) if match["half"]), None)
+    return said if half is None else f"{half.decode('latin-1')} is half of a surrogate pair, no character"
 
 
 def invalid(path: Path, reason: str, code: str = "invalid_value") -> ApiError:
@@ -66,6 +75,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> None:
         seen.add(key)
 
 
+# Pairs and other escapes are stepped over, so that none of their halves or backslashes is taken for one alone.
+_ESCAPE = re.compile(
+    rb"\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w|(?P<half>\\u[dD][89a-fA-F]\w\w)|\\.", re.DOTALL
+)
 _UNIQUE = json.JSONDecoder(object_pairs_hook=_unique)
 _AT = re.compile(r"(?P<reason>.*?)(?: - at `(?P<key>key` in `)?\$(?P<path>.*)`)?", re.DOTALL)
 _FIELD = re.compile(

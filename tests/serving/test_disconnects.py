@@ -42,6 +42,24 @@ def test_a_client_that_leaves_before_its_answer_begins(front: Any, stream: bool)
     assert front.exchanges[0].status == 499
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_has_said_all_is_answered_at_once_or_not(front: Any, stream: bool) -> None:
+    """It closes its own side, as `nc -N` does; nobody can see whether it still reads."""
+    with front.connect() as raw:
+        raw.sendall(post(stream=stream))
+        raw.shutdown(socket.SHUT_WR)
+        with raw.makefile("rb") as answer:
+            said = answer.read()  # up to the end of the connection
+    assert said.startswith(b"HTTP/1.1 200 ") and b"Hel" in said
+    assert [exchange.status for exchange in front.exchanges] == [200]
+    front.dispatcher.script.pause = 30.0
+    with front.connect() as raw:
+        raw.sendall(post(stream=stream))
+        raw.shutdown(socket.SHUT_WR)
+        front.eventually(lambda: front.dispatcher.pulled > 3)
+        front.eventually(lambda: front.dispatcher.running == 0, within=1.5)
+
+
 def test_a_client_that_leaves_while_it_sends_its_body(front: Any) -> None:
     with front.connect() as raw:
         raw.sendall(post()[:-10])

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from gateway import protocol
+from gateway.config import Tenant
 
 BODY = b'{"model": "7b", "messages": [{"role": "user", "content": "x"}]}'
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
@@ -219,7 +220,14 @@ def test_who_asks_for_another_protocol_gets_this_one(front: Any, wanted: str, at
         ("/livez/../v1/models", "x"),
         ("/livez;/v1/models", "x"),
         ("/metrics", "localhost"),
-        ("http://x/livez", "x"),
+        ("http://livez", "x"),
+        ("http://x/livez/../v1/models", "x"),
+        ("http://x//livez", "livez"),
+        ("/v1%2Fmodels", "x"),
+        ("/livez%00", "x"),
+        ("/livez%2F..%2Fv1/models", "x"),
+        ("/.%2Flivez", "x"),
+        ("/livez#/v1/models", "x"),
         ("/%6Civez/", "x"),
         ("/nowhere", "x"),
     ],
@@ -229,6 +237,17 @@ def test_no_path_is_open_by_a_trick(serve: Callable[..., Any], path: str, host: 
         raw.sendall(f"GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n".encode())
         status, _, body = read(raw)
     assert (status, error(body)["code"]) == (401, "invalid_api_key")
+
+
+@pytest.mark.parametrize(
+    "target", ["http://x/v1/models", "HTTPS://u@y:1/v1/models?", "http://livez/v1/models"]
+)
+def test_an_absolute_target_is_its_path(serve: Callable[..., Any], target: str) -> None:
+    for anonymous, expected in ((Tenant(name="anonymous"), 200), (None, 401)):
+        with serve(anonymous=anonymous) as front, front.connect() as raw:
+            raw.sendall(f"GET {target} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+            assert read(raw)[0] == expected
+            assert front.exchanges[0].endpoint == "models"
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,18 @@ def test_objects_come_back(value: dict[str, Any]) -> None:
     assert decode_object(json.dumps(value).encode()) == value
 
 
+@pytest.mark.parametrize("text", ["\\ud800", "x\\ud83dy", "\\udc00", "\\ud800\\u0041"])
+def test_half_a_surrogate_pair_is_called_so(text: str) -> None:
+    with pytest.raises(ApiError, match=r"\\ud\w{3} is half of a surrogate pair"):
+        decode_object(f'{{"a": "{text}"}}'.encode())
+
+
+def test_a_whole_pair_is_a_character_and_a_body_cut_off_is_that() -> None:
+    assert decode_object(rb'{"a": "\ud83d\ude42"}') == {"a": "🙂"}
+    with pytest.raises(ApiError, match="truncated"):
+        decode_object(rb'{"a": "\ud83d\ude42')
+
+
 @UNTIMED
 @given(st.binary(max_size=200))
 def test_bytes_are_an_object_or_a_400(body: bytes) -> None:
