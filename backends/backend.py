@@ -117,6 +117,10 @@ class Backend(Protocol):
         """Most tokens of prompt and answer together."""
 
     @property
+    def takes_tools(self) -> bool:
+        """Whether prompts may speak of tools: the model is told of them, and its calls are understood."""
+
+    @property
     def available(self) -> bool:
         """Whether an attempt now has a chance: the engine answers, the breaker is closed."""
 

@@ -13,16 +13,22 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
+import msgspec
 from jinja2.ext import Extension, loopcontrols
 from jinja2.nodes import Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from backends.prompt import ChatMessage, Tool, ToolCall
 
 SECONDS = 5.0  # for rendering one conversation
 GROWTH, ALLOWANCE = (
     4,
     1 << 20,
 )  # most characters of output: so many times those of the conversation, and so many more
+
+
+Fields = Mapping[str, Any]
 
 
 class TemplateError(ValueError):
@@ -42,14 +48,21 @@ class ChatTemplate:
             ) from error
         self._tokens = dict(tokens)
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def render(self, messages: Sequence[Fields], tools: Sequence[Fields] = ()) -> str:
         """The conversation up to where the assistant is to speak. Raises TemplateError.
+
+        `messages` and `tools`: as `message_fields` and `tool_fields` make them.
 
         Whatever goes wrong in a template that compiled is caused by the conversation it was given, such as roles
         that do not alternate, so each such error is a refusal.
         """
-        scope = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
-        limit = GROWTH * sum(len(text) for message in messages for text in message.values()) + ALLOWANCE
+        scope = {
+            "messages": messages,
+            "tools": tools or None,
+            "documents": None,
+            "add_generation_prompt": True,
+        }
+        limit = GROWTH * len(msgspec.json.encode([messages, tools])) + ALLOWANCE
         deadline = time.monotonic() + SECONDS
         pieces, size = [], 0
         try:
@@ -73,6 +86,44 @@ class ChatTemplate:
         return "".join(pieces)
 
 
+def message_fields(message: ChatMessage) -> dict[str, Any]:
+    """A message in the shape that templates are written for."""
+    fields: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.name is not None:
+        fields["name"] = message.name
+    if message.tool_calls:
+        fields["tool_calls"] = [_call_fields(call) for call in message.tool_calls]
+    if message.tool_call_id is not None:
+        fields["tool_call_id"] = message.tool_call_id
+    return fields
+
+
+def _call_fields(call: ToolCall) -> dict[str, Any]:
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": _arguments(call.arguments)},
+    }
+
+
+def _arguments(text: str) -> Any:
+    """An object, where the model has written one; templates turn it into JSON again. Else the text as it is."""
+    try:
+        arguments = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return arguments if isinstance(arguments, dict) else text
+
+
+def tool_fields(tool: Tool) -> dict[str, Any]:
+    """A tool in the shape that templates are written for, which is OpenAI's."""
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description is not None:
+        function["description"] = tool.description
+    function["parameters"] = tool.parameters or {"type": "object", "properties": {}}
+    return {"type": "function", "function": function}
+
+
 def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
@@ -93,9 +144,9 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _tojson(value: Any, **options: Any) -> str:
+def _tojson(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
     """jinja2's own filter escapes for HTML, which no model was trained on."""
-    return json.dumps(value, ensure_ascii=False, **options)
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
 
 def _raise(message: str) -> NoReturn:

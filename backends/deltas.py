@@ -1,7 +1,8 @@
-"""What an engine's outputs for one generation say, as deltas: ids become text, and scores the tokens they are of."""
+"""What an engine's outputs for one generation say, as deltas: ids become text and calls, and scores the tokens they
+are of."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -9,6 +10,7 @@ from backends.backend import (
     BackendError,
     DeadlineExceeded,
     Delta,
+    Finish,
     Overloaded,
     Rejected,
     TokenScore,
@@ -16,6 +18,7 @@ from backends.backend import (
     Usage,
 )
 from backends.tokenizer import Tokenizer
+from backends.tools.parser import CallParser, Said
 from backends.wire import Output, Refused, Sampling, Score, Timings
 
 _log = logging.getLogger(__name__)
@@ -24,10 +27,21 @@ _log = logging.getLogger(__name__)
 class DeltaReader:
     """Reads the outputs of all answers to one prompt, in the order they come."""
 
-    def __init__(self, engine: str, prompt: list[int], sampling: Sampling, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        engine: str,
+        prompt: list[int],
+        sampling: Sampling,
+        tokenizer: Tokenizer,
+        parser: Callable[[], CallParser] | None = None,
+    ) -> None:
+        """`parser`: makes what finds the calls in an answer, where there may be any."""
         self._engine = engine
         self._prompt = prompt
-        self._answers = [_Answer(index, sampling.stop, tokenizer) for index in range(sampling.n)]
+        self._answers = [
+            _Answer(index, sampling.stop, tokenizer, None if parser is None else parser())
+            for index in range(sampling.n)
+        ]
         self._running = sampling.n
         self._prompt_due = sampling.prompt_logprobs
         self._tokenizer = tokenizer
@@ -82,14 +96,20 @@ class DeltaReader:
 
 
 class _Answer:
-    """One of them. Tokens wait for the whole character that they are part of, and their scores with them."""
+    """One of them. Tokens wait for the whole character that they are part of, and their scores with them.
 
-    def __init__(self, index: int, stops: tuple[str, ...], tokenizer: Tokenizer) -> None:
+    So do those of what may become a call, until it is known to be one or not.
+    """
+
+    def __init__(
+        self, index: int, stops: tuple[str, ...], tokenizer: Tokenizer, parser: CallParser | None
+    ) -> None:
         self.tokens = 0
         self._index = index
         self._stops = stops
         self._tokenizer = tokenizer
         self._detokenizer = tokenizer.detokenizer()
+        self._parser = parser
         self._untold = 0
         self._scores: list[TokenScore] = []  # of untold tokens
 
@@ -100,17 +120,29 @@ class _Answer:
             return self._last(output)
         self._score(output, len(output.ids))
         text = self._detokenizer.push(output.ids)
-        return self._told(text) if text else None
+        said = Said(text) if self._parser is None else self._parser.push(text)
+        return self._told(said) if said.text or said.calls else None
 
     def _last(self, output: Output) -> Delta:
         text = self._detokenizer.finish(output.ids, output.trim)
         if output.scores:
             self._score(output, self._said(output))
-        told = self._told(text)
-        return msgspec.structs.replace(told, finish=output.finish, stopped_by=self._stopped_by())
+        told = self._told(Said(text) if self._parser is None else self._parser.finish(text))
+        return msgspec.structs.replace(told, finish=self._finish(output), stopped_by=self._stopped_by())
 
-    def _told(self, text: str) -> Delta:
-        delta = Delta(index=self._index, text=text, tokens=self._untold, scores=tuple(self._scores))
+    def _finish(self, output: Output) -> Finish | None:
+        """An answer that calls waits for the results, whatever ended it, unless it had to be cut off."""
+        called = self._parser is not None and self._parser.called
+        return "tool_calls" if called and output.finish == "stop" else output.finish
+
+    def _told(self, said: Said) -> Delta:
+        delta = Delta(
+            index=self._index,
+            text=said.text,
+            calls=said.calls,
+            tokens=self._untold,
+            scores=tuple(self._scores),
+        )
         self._untold, self._scores = 0, []
         return delta
 

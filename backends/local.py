@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import logging
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 
 from backends.backend import (
     BackendError,
@@ -17,7 +18,9 @@ from backends.backend import (
 from backends.deltas import DeltaReader
 from backends.link import EngineLink, EngineLost
 from backends.tokenizer import TemplateError, Tokenizer
-from backends.wire import Abort, EngineConfig, Event, Load, Output, Outputs, Refused, Submit
+from backends.tools.constraint import Unconstrainable, constrained
+from backends.tools.parser import CallParser
+from backends.wire import Abort, EngineConfig, Event, Load, Output, Outputs, Refused, Sampling, Submit
 
 RECONNECT = 0.1  # seconds between the end of one link and the next
 GRACE = 1.0  # seconds that an engine may be late with "deadline" before it is taken to hang
@@ -66,6 +69,11 @@ class LocalBackend:
         return self._context_length
 
     @property
+    def takes_tools(self) -> bool:
+        """Calls have to be found in the model's answers, so their format has to be known."""
+        return self._tokenizer.tools.format is not None
+
+    @property
     def available(self) -> bool:
         """True from an engine's first answer until it is gone."""
         return self._ready.is_set()
@@ -103,8 +111,9 @@ class LocalBackend:
     async def stream(self, generation: Generation) -> AsyncGenerator[Delta, None]:
         """As `backends.backend.Backend`. A delta comes when there is text; it may stand for several tokens."""
         ids = await self._ids(generation)
-        answer = DeltaReader(self.name, ids, generation.sampling, self._tokenizer)
-        id, inbox = self._open(generation, ids)
+        sampling, parser = self._tools(generation)
+        answer = DeltaReader(self.name, ids, sampling, self._tokenizer, parser)
+        id, inbox = self._open(generation, ids, sampling)
         hung = self._expect_end(generation.timeout, inbox)
         try:
             while not answer.ended:
@@ -126,14 +135,31 @@ class LocalBackend:
         except TemplateError as error:
             raise Rejected(str(error), "invalid_prompt") from error
 
-    def _open(self, generation: Generation, ids: list[int]) -> tuple[str, Inbox]:
+    def _tools(self, generation: Generation) -> tuple[Sampling, Callable[[], CallParser] | None]:
+        """The sampling that makes calls come as they should, and what finds them."""
+        prompt, form = generation.prompt, self._tokenizer.tools.format
+        if not prompt.tools:
+            return generation.sampling, None
+        if form is None:
+            raise Rejected("tools: this model writes no calls in a known format", "unsupported_parameter")
+        try:
+            sampling = constrained(generation.sampling, prompt, form, self._tokenizer.id_of)
+        except Unconstrainable as error:
+            raise Rejected(str(error), "unsupported_parameter") from error
+        if prompt.tool_choice.mode == "none":
+            return sampling, None
+        free = form.bare and sampling.grammar is None
+        bare = frozenset(tool.name for tool in prompt.tools) if free else frozenset[str]()
+        return sampling, partial(CallParser, form, parallel=prompt.tool_choice.parallel, bare=bare)
+
+    def _open(self, generation: Generation, ids: list[int], sampling: Sampling) -> tuple[str, Inbox]:
         """Hand the work to the engine, under an id that is never used again, so that no late answer can be mistaken."""
         if self._link is None or not self.available:
             raise Unavailable(f"engine {self.name} is not running")
         submit = Submit(
             id=f"{generation.id}/{next(self._numbers)}",
             prompt=ids,
-            sampling=generation.sampling,
+            sampling=sampling,
             salt=generation.salt,
             tenant=generation.tenant,
             session=generation.session,

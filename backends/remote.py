@@ -99,6 +99,11 @@ class RemoteBackend:
         return self._context_length
 
     @property
+    def takes_tools(self) -> bool:
+        """The server finds the calls; where its template is known, it must tell of tools."""
+        return self._tokenizer is None or self._tokenizer.tools.told
+
+    @property
     def available(self) -> bool:
         """False before `start`, while the breaker is open, and while `max_in_flight` generations run."""
         return self._transport is not None and self._breaker.allows and self._in_flight < self._max_in_flight

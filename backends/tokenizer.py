@@ -11,7 +11,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,10 @@ import msgspec
 import tokenizers
 
 from backends.catalogue import ModelError
-from backends.chat_template import ChatTemplate, TemplateError
+from backends.chat_template import ChatTemplate, Fields, TemplateError, message_fields, tool_fields
 from backends.infill import find_infill
-from backends.prompt import ChatMessage, Prompt
+from backends.prompt import ChatMessage, Prompt, Tool
+from backends.tools.formats import ToolSupport, support
 from backends.wire import Vocabulary
 
 __all__ = ["Detokenizer", "TemplateError", "Tokenizer", "write_vocabulary"]
@@ -63,6 +64,14 @@ class Tokenizer:
         names = "|".join(sorted(map(re.escape, special)))
         self._special = re.compile(f"(?=(?:{names}))") if special else None
 
+    @cached_property
+    def tools(self) -> ToolSupport:
+        """Whether conversations may have tools, and how the model writes its calls."""
+        template = self._template
+        if template is None:
+            return ToolSupport(False, None)
+        return support(lambda messages, tools: self._render(template, messages, tools, cut=""))
+
     @property
     def family(self) -> str:
         """Equal for tokenizers and templates that give equal ids; a prompt is encoded once per family."""
@@ -88,11 +97,20 @@ class Tokenizer:
             return self._ids([prompt.text], add_special_tokens=True)
         if self._template is None:
             raise TemplateError("this model has no chat template; it continues plain text only")
+        if prompt.speaks_of_tools and not self.tools.told:
+            raise TemplateError("this model's chat template knows no tools")
         # Encoding in two pieces what is cut inside a control token's name leaves nothing to be recognised, and the
-        # pieces' ids stand for the same text. Conversations without such names, all but a few, are one piece.
-        cut = f"\N{OBJECT REPLACEMENT CHARACTER}{secrets.token_hex(8)}\N{OBJECT REPLACEMENT CHARACTER}"
-        rendered = self._template.render([self._defused(message, cut) for message in prompt.messages])
+        # pieces' ids stand for the same text. Conversations without such names, all but a few, are one piece. The cut
+        # is made of hexadecimal digits, which no template's JSON escapes.
+        cut = secrets.token_hex(16)
+        rendered = self._render(self._template, prompt.messages, prompt.tools, cut)
         return self._ids(rendered.split(cut), add_special_tokens=False)
+
+    def _render(
+        self, template: ChatTemplate, messages: Sequence[ChatMessage], tools: Sequence[Tool], cut: str
+    ) -> str:
+        said = [self._defused(message_fields(message), cut) for message in messages]
+        return template.render(said, [self._defused(tool_fields(tool), cut) for tool in tools])
 
     def _around_gap(self, before: str, after: str) -> list[int]:
         if self.infill is None:
@@ -106,12 +124,12 @@ class Tokenizer:
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
         return [id for encoding in encodings for id in encoding.ids]
 
-    def _defused(self, message: ChatMessage, cut: str) -> dict[str, str]:
-        """The message as templates expect it, with `cut` behind the first character of each control token's name."""
-        fields = {"role": message.role, "content": message.content}
-        if message.name is not None:
-            fields["name"] = message.name
-        return {key: cut.join(self._disarmed(text)) for key, text in fields.items()}
+    def _defused(self, fields: Fields, cut: str) -> Fields:
+        """The same, with `cut` behind the first character of each control token's name, however deep it lies."""
+        if self._special is None:
+            return fields
+        defused: Fields = _rewritten(fields, lambda text: cut.join(self._disarmed(text)))
+        return defused
 
     def _disarmed(self, text: str) -> list[str]:
         """The text in pieces, cut behind the first character of each control token's name, overlapping ones too."""
@@ -121,19 +139,29 @@ class Tokenizer:
         return [text[start:end] for start, end in zip([0, *starts], [*starts, len(text)], strict=True)]
 
     def vocabulary(self) -> list[bytes]:
-        """For each id its bytes; empty for special tokens and for ids that stand for nothing."""
+        """For each id its bytes; empty for special tokens and for ids that stand for nothing.
+
+        The marks of calls are text even where they are special: calls are found in the text.
+        """
         return self._vocabulary
+
+    def id_of(self, token: str) -> int | None:
+        """The id of a token by its name, None where there is none."""
+        id: int | None = self._tokenizer.token_to_id(token)
+        return id
 
     @cached_property
     def _vocabulary(self) -> list[bytes]:
         tokens = self._tokenizer.get_vocab(with_added_tokens=True)
         added = self._tokenizer.get_added_tokens_decoder()
         spell = _byte_level_bytes if self._byte_level else _sentencepiece_bytes
+        form = self.tools.format
+        marks = () if form is None else (form.begin, form.end)
         vocabulary = [b""] * (max(tokens.values()) + 1)
         for token, id in tokens.items():
             if id not in added:
                 vocabulary[id] = spell(token)
-            elif not added[id].special:
+            elif not added[id].special or token in marks:
                 vocabulary[id] = added[id].content.encode()
         return vocabulary
 
@@ -193,6 +221,18 @@ def write_vocabulary(tokenizer: Tokenizer, path: Path) -> None:
     vocabulary = Vocabulary(tokenizer.vocabulary(), tokenizer.names())
     partial.write_bytes(msgspec.msgpack.encode(vocabulary))
     partial.rename(path)
+
+
+def _rewritten(value: Any, rewrite: Callable[[str], str]) -> Any:
+    """`value`, in which every text is rewritten, keys of objects too."""
+    match value:
+        case str():
+            return rewrite(value)
+        case dict():
+            return {rewrite(key): _rewritten(each, rewrite) for key, each in value.items()}
+        case list():
+            return [_rewritten(each, rewrite) for each in value]
+    return value
 
 
 def _read(path: Path) -> bytes:

@@ -52,6 +52,10 @@ class Tier:
         return not self.available and any(replica.backend.recovering for replica in self.replicas)
 
     @property
+    def takes_tools(self) -> bool:
+        return all(replica.backend.takes_tools for replica in self.replicas)
+
+    @property
     def context_length(self) -> int:
         """What every replica can hold, so that failing over never makes a request too long."""
         return min(replica.backend.context_length for replica in self.replicas)

@@ -276,6 +276,7 @@ class _Backend:
     tokenizer = None
     context_length = 10
     available = True
+    takes_tools = True
     recovering = False
     tripped = False
     in_flight = 2

@@ -40,6 +40,7 @@ class ScriptedBackend:
     scripts: list[Sequence[Step]]
     context_length: int = 1000
     available: bool = True
+    takes_tools: bool = True
     recovering: bool = False
     tripped: bool = False
     tokenizer: Tokenizer | None = field(default_factory=WordTokenizer)

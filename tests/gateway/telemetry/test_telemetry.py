@@ -47,6 +47,7 @@ class Scripted:
     tokenizer: None = None
     context_length: int = 100
     available: bool = True
+    takes_tools: bool = True
     recovering: bool = False
     tripped: bool = False
     in_flight: int = 0
