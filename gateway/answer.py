@@ -2,10 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from backends.backend import BackendError, Delta, Usage
+from backends.backend import BackendError, CallPiece, Delta, Usage
+from backends.tools.calls import joined
 from gateway.cascade import Attempt
 from gateway.config import Price
 from gateway.limits import Amount
@@ -14,6 +15,7 @@ from gateway.metrics import Metrics
 from gateway.prices import billionths, cost
 from gateway.recall import Memory, Recalled
 from gateway.request import Request
+from gateway.turns import to_calls
 from sessions import Turn
 
 
@@ -33,15 +35,24 @@ class Epilogue:
     memory: Memory
     metrics: Metrics
 
-    async def __call__(self, last: Delta | None, text: str, tokens: int) -> None:
-        """`last`: the final delta, None when the answer was cut short after `tokens` tokens."""
+    async def __call__(self, last: Delta | None, text: str, calls: Sequence[CallPiece], tokens: int) -> None:
+        """`last`: the final delta, None when the answer was cut short after `tokens` tokens.
+
+        The calls of such an answer are forgotten: nobody will answer them.
+        """
         usage = last.usage if last is not None else None
         if usage is None:
             usage = Usage(prompt_tokens=self.prompt_tokens, completion_tokens=tokens)
         await self.meter.settle(self.charge, self._used(usage))
         self._measure(last, usage)
         tier = self.attempt.tier.name
-        turn = Turn(role="assistant", content=text, tier=tier, partial=last is None)
+        turn = Turn(
+            role="assistant",
+            content=text,
+            tier=tier,
+            partial=last is None,
+            calls=() if last is None else to_calls(joined(calls)),
+        )
         await self.memory.remember(self.request, self.recalled, turn)
 
     def _used(self, usage: Usage) -> Amount:
@@ -77,6 +88,7 @@ class AnswerStream:
         self._epilogue = epilogue
         self._first: Delta | None = attempt.first
         self._text: list[str] = []
+        self._calls: list[CallPiece] = []
         self._tokens = 0
         self._last: Delta | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -94,6 +106,7 @@ class AnswerStream:
             raise
         if not delta.index:  # of several answers the first is remembered
             self._text.append(delta.text)
+            self._calls.extend(delta.calls)
         self._tokens += delta.tokens
         if delta.usage is not None:
             self._last = delta
@@ -117,4 +130,4 @@ class AnswerStream:
         await self._attempt.rest.aclose()
         if self._first is not None:  # made, though nobody has read it
             self._tokens += self._first.tokens
-        await self._epilogue(self._last, "".join(self._text), self._tokens)
+        await self._epilogue(self._last, "".join(self._text), self._calls, self._tokens)

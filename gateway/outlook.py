@@ -67,6 +67,8 @@ class Scout:
         named, tiers = self._resolve(request)
         with self._traces.span("headrace.recall"):
             recalled = await self._memory.recall(request)
+        if recalled.prompt(request.prompt).speaks_of_tools:
+            tiers = _that_take_tools(tiers)
         encoded, recalled = await self._encode(request, recalled, tiers)
         signals = _signals(encoded, tiers)
         if not any(fits(tier, request.max_tokens) for tier in signals):
@@ -117,6 +119,8 @@ class Scout:
     async def count(self, request: Request) -> int:
         """Tokens of the prompt on the tier that is named, for auto on the cheapest allowed. Raises as `look`."""
         _, tiers = self._resolve(request)
+        if request.prompt.speaks_of_tools:
+            tiers = _that_take_tools(tiers)
         return (await encode(request.prompt, tiers[:1])).tokens(tiers[0])
 
     def _resolve(self, request: Request) -> tuple[str | None, Sequence[Tier]]:
@@ -144,13 +148,12 @@ class Scout:
         self, request: Request, recalled: Recalled, tiers: Sequence[Tier]
     ) -> tuple[Encoded, Recalled]:
         """The prompt in each tier's tokens; a recalled history too long for all of them loses its oldest turns."""
-        prompt = Prompt(messages=recalled.messages) if request.prompt.is_conversation else request.prompt
-        encoded = await encode(prompt, tiers)
+        encoded = await encode(recalled.prompt(request.prompt), tiers)
         if recalled.session is not None and not any(
             fits(signals, request.max_tokens) for signals in _signals(encoded, tiers)
         ):
-            recalled = await within_context(recalled, tiers, request.max_tokens)
-            encoded = await encode(Prompt(messages=recalled.messages), tiers)
+            recalled = await within_context(recalled, request.prompt, tiers, request.max_tokens)
+            encoded = await encode(recalled.prompt(request.prompt), tiers)
         with self._traces.span("headrace.prefix"):
             encoded.look_up(tiers, self._affinity, self._salts[request.tenant.name])
         return encoded, recalled
@@ -167,6 +170,17 @@ class Scout:
                 span.set_attribute(f"headrace.good.{tier}", good)
         self._metrics.classified(assessment.seconds)
         return assessment
+
+
+def _that_take_tools(tiers: Sequence[Tier]) -> list[Tier]:
+    """Raises ApiError 400 where there is none."""
+    able = [tier for tier in tiers if tier.takes_tools]
+    if not able:
+        names = " and ".join(tier.name for tier in tiers)
+        raise ApiError(
+            400, f"tools: the models of {names} know no tools", code="unsupported_parameter", param="tools"
+        )
+    return able
 
 
 def _signals(encoded: Encoded, tiers: Sequence[Tier]) -> tuple[TierSignals, ...]:

@@ -1,12 +1,14 @@
 """A request's session: recalled before the work, extended by what was said after it."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from backends.prompt import ChatMessage
+from backends.prompt import Prompt
 from gateway.errors import ApiError
 from gateway.metrics import Metrics
 from gateway.request import Request
+from gateway.turns import said_in, to_turn
 from sessions import Session, SessionConflict, SessionNotFound, SessionStore, SessionStoreUnavailable, Turn
 from sessions.window import merge
 
@@ -27,9 +29,9 @@ class Recalled:
     turns: tuple[Turn, ...] = ()
     new: tuple[Turn, ...] = field(default=())
 
-    @property
-    def messages(self) -> tuple[ChatMessage, ...]:
-        return tuple(ChatMessage(role=t.role, content=t.content, name=t.name) for t in self.turns)
+    def prompt(self, asked: Prompt) -> Prompt:
+        """`asked` with the whole conversation in place of what the client sent of it."""
+        return said_in(asked, self.turns) if asked.is_conversation else asked
 
 
 class Memory:
@@ -40,14 +42,15 @@ class Memory:
         self._metrics = metrics
 
     async def recall(self, request: Request) -> Recalled:
-        """Raises ApiError 404 for an unknown or foreign id, 503 when the store does not answer."""
-        incoming = tuple(Turn(role=m.role, content=m.content, name=m.name) for m in request.prompt.messages)
-        if request.session is None:
-            return Recalled(turns=incoming, new=incoming)
-        if not request.prompt.is_conversation:
+        """Raises ApiError 404 for an unknown or foreign id, 503 when the store does not answer, 400 for the result of
+        a tool that nobody has called."""
+        incoming = tuple(to_turn(message) for message in request.prompt.messages)
+        if request.session is not None and not request.prompt.is_conversation:
             raise ApiError(400, "x-session-id: a session needs chat messages", param="x-session-id")
-        if request.session == NEW:
-            return Recalled(session=Session(id=""), turns=incoming, new=incoming)
+        if request.session is None or request.session == NEW:
+            _check_results(request, (), incoming)
+            session = None if request.session is None else Session(id="")
+            return Recalled(session=session, turns=incoming, new=incoming)
         try:
             session = await self._store.get(request.tenant.name, request.session)
         except SessionNotFound:
@@ -57,6 +60,7 @@ class Memory:
             raise self._unavailable() from error
         self._metrics.state_backend("sessions", up=True)
         self._metrics.session("recalled")
+        _check_results(request, session.turns, incoming)
         new = merge(session.turns, incoming)
         return Recalled(session=session, turns=session.turns + new, new=new)
 
@@ -92,6 +96,18 @@ class Memory:
     def _unavailable(self) -> ApiError:
         self._metrics.state_backend("sessions", up=False)
         return store_unavailable()
+
+
+def _check_results(request: Request, history: Sequence[Turn], incoming: Sequence[Turn]) -> None:
+    """Templates would leave a result without its call to the model to guess at. Raises ApiError 400."""
+    called = {call.id for turn in history for call in turn.calls}
+    for index, turn in enumerate(incoming):
+        called.update(call.id for call in turn.calls)
+        if turn.answers is not None and turn.answers not in called:
+            field = f"messages[{index}].tool_call_id" if request.endpoint == "chat" else "input"
+            raise ApiError(
+                400, f"{field}: there is no call {turn.answers[:64]!r} before this result", param=field
+            )
 
 
 async def extend(store: SessionStore, tenant: str, session: Session, turns: tuple[Turn, ...]) -> Session:

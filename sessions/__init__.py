@@ -9,6 +9,14 @@ from typing import Protocol
 import msgspec
 
 
+class Call(msgspec.Struct, frozen=True):
+    """A tool call that a model made. `arguments`: JSON text, as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
 class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
     """One message of a conversation, as it was said."""
 
@@ -17,6 +25,8 @@ class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str | None = None
     tier: str | None = None  # who answered, for role "assistant"
     partial: bool = False  # the stream was cut before the answer was complete
+    calls: tuple[Call, ...] = ()  # of role "assistant"
+    answers: str | None = None  # of role "tool": the id of the call that it is the result of
 
 
 class Session(msgspec.Struct, frozen=True):

@@ -1,9 +1,10 @@
 """What of a conversation goes to a model: the client's new turns told from repeated ones, and a history cut to fit."""
 
+import json
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
-from sessions import Turn
+from sessions import Call, Turn
 
 Count = Callable[[Sequence[Turn]], int]
 
@@ -15,22 +16,39 @@ class WindowError(ValueError):
 def fit(turns: Sequence[Turn], budget: int, count: Count) -> tuple[Turn, ...]:
     """As many of the latest turns as `budget` tokens hold, with every system prompt.
 
-    A cut falls before a user's turn, so that no answer is left without its question; only where no such cut fits is
-    the last turn taken alone. `count`: tokens of these turns as one prompt; more turns never have fewer. It is called
-    about log2(turns) times. Raises WindowError.
+    A cut falls before a user's turn, so that no answer is left without its question, and never between calls and
+    their results. Of a long tool loop the oldest calls go, with their results, and its question stays; only where that
+    does not fit either is the last turn taken alone, a result with the calls before it. `count`: tokens of these turns
+    as one prompt; more turns never have fewer. It is called about log2(turns) times. Raises WindowError.
     """
     if not turns:
         return ()
-    said = [index for index, turn in enumerate(turns) if turn.role != "system"]
-    starts = [0, *(index for index in said[1:-1] if turns[index].role == "user"), *said[-1:]]
+    cuts = _cuts(turns)
 
-    def since(start: int) -> tuple[Turn, ...]:
-        return tuple(turn for index, turn in enumerate(turns) if turn.role == "system" or index >= start)
+    def kept(cut: tuple[int, int | None]) -> tuple[Turn, ...]:
+        start, question = cut
+        return tuple(
+            turn
+            for index, turn in enumerate(turns)
+            if turn.role == "system" or index >= start or index == question
+        )
 
-    first = bisect_left(starts, True, key=lambda start: count(since(start)) <= budget)
-    if first == len(starts):
+    first = bisect_left(cuts, True, key=lambda cut: count(kept(cut)) <= budget)
+    if first == len(cuts):
         raise WindowError(f"the system prompt and the last turn exceed {budget} tokens")
-    return since(starts[first])
+    return kept(cuts[first])
+
+
+def _cuts(turns: Sequence[Turn]) -> list[tuple[int, int | None]]:
+    """Where a history may be cut, from the most to the least that stays: from which turn on, and a question before."""
+    starts = [index for index, turn in enumerate(turns) if turn.role not in ("system", "tool")]
+    users = [index for index in starts if turns[index].role == "user"]
+    last = starts[-1] if starts else 0
+    cuts: list[tuple[int, int | None]] = [(0, None), *((index, None) for index in users if 0 < index < last)]
+    if users:
+        loop = [index for index in starts if index > users[-1] and turns[index].calls]
+        cuts += [(index, users[-1]) for index in loop]
+    return [*cuts, (last, None)] if starts else cuts
 
 
 def merge(history: Sequence[Turn], incoming: Sequence[Turn]) -> tuple[Turn, ...]:
@@ -41,7 +59,8 @@ def merge(history: Sequence[Turn], incoming: Sequence[Turn]) -> tuple[Turn, ...]
       only a client that sends answers back repeats; a user who says the same again is heard again.
     - The last turn is new in any case, unless it is an answer, from which the client wants to go on.
 
-    Turns are the same when role, name and content are, but for white space around the content, which clients strip.
+    Turns are the same when role, name, content and calls are, but for white space around the content, which clients
+    strip, and in arguments.
     """
     old_systems, old = _lead(history)
     systems, rest = _lead(incoming)
@@ -75,5 +94,14 @@ def _overlap(history: Sequence[Turn], incoming: Sequence[Turn]) -> int:
     return lengths[-1]
 
 
-def _said(turn: Turn) -> tuple[str, str | None, str]:
-    return turn.role, turn.name, turn.content.strip()
+def _said(turn: Turn) -> Hashable:
+    return turn.role, turn.name, turn.content.strip(), turn.answers, tuple(map(_called, turn.calls))
+
+
+def _called(call: Call) -> Hashable:
+    """Clients write arguments anew, with other white space and escapes."""
+    try:
+        arguments = json.dumps(json.loads(call.arguments), sort_keys=True)
+    except (ValueError, RecursionError):
+        arguments = call.arguments
+    return call.id, call.name, arguments

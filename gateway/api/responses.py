@@ -13,6 +13,7 @@ from gateway.api.strictjson import decode_object, invalid
 from gateway.api.structured import Text, TextFormat, grammar_of
 from gateway.archive import new_id
 from gateway.request import Request
+from gateway.turns import to_messages
 from sessions import Turn
 
 OFF: Off = {
@@ -113,8 +114,7 @@ class ResponsesBody(OpenAIBody, frozen=True, kw_only=True):
         """The instructions stand before everything, and are no part of what was said."""
         turns = (*history, *(item.turn() for item in self.items))
         instructions = [] if self.instructions is None else [ChatMessage("system", self.instructions)]
-        said = [ChatMessage(role=turn.role, content=turn.content, name=turn.name) for turn in turns]
-        return Prompt(messages=(*instructions, *said))
+        return Prompt(messages=(*instructions, *to_messages(turns)))
 
     def sampled(self, request: Request) -> Request:
         return replace(
