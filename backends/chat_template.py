@@ -19,7 +19,7 @@ from jinja2.nodes import Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from backends.prompt import ChatMessage, Tool, ToolCall
+from backends.prompt import MAX_DEPTH, ChatMessage, Tool, ToolCall, deeper_than
 
 SECONDS = 5.0  # for rendering one conversation
 GROWTH, ALLOWANCE = (
@@ -112,7 +112,8 @@ def _arguments(text: str) -> Any:
         arguments = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    return arguments if isinstance(arguments, dict) else text
+    sound = isinstance(arguments, dict) and not deeper_than(arguments, MAX_DEPTH)
+    return arguments if sound else text
 
 
 def tool_fields(tool: Tool) -> dict[str, Any]:

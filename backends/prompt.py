@@ -1,9 +1,11 @@
 """What a model is asked, before any tokenizer has seen it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import msgspec
+
+MAX_DEPTH = 64  # of schemas and arguments; what is nested deeper is not gone through
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -76,3 +78,19 @@ class Prompt(msgspec.Struct, frozen=True):
         yield from (len(text) for text in (self.text, self.suffix) if text is not None)
         yield from (message.length for message in self.messages)
         yield from (len(msgspec.json.encode(tool)) for tool in self.tools)
+
+
+def deeper_than(value: Any, depth: int) -> bool:
+    """Whether objects and lists are nested deeper than `depth` in a JSON value."""
+    level = [value]
+    for _ in range(depth):
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return False
+    return any(isinstance(each, dict | list) for each in level)
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()

@@ -1,13 +1,17 @@
 """The dialect of `/v1/chat/completions`."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta
 
 from backends.backend import Delta
-from backends.prompt import ChatMessage, Prompt
+from backends.prompt import Prompt
+from backends.tools.calls import joined
+from gateway.api import chat_messages, chat_tools
+from gateway.api.chat_messages import AnyMessage, without_what_is_off
+from gateway.api.chat_tools import Choice as ToolChoices
+from gateway.api.chat_tools import Tools, call_pieces, tool_choice, whole_call
 from gateway.api.dialect import Dialect, Finish
 from gateway.api.fields import (
     GENERATION_OFF,
@@ -16,7 +20,6 @@ from gateway.api.fields import (
     Tokens,
     Top,
     convert_generation,
-    without_off,
 )
 from gateway.api.logprobs import chat_logprobs, joined_scores
 from gateway.api.rendering import Choice, ChoiceRendering
@@ -25,9 +28,6 @@ from gateway.config import Tenant
 
 CHAT_OFF: Off = {
     **GENERATION_OFF,
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (True, False),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
@@ -37,37 +37,13 @@ CHAT_OFF: Off = {
     "prediction": (),
     "web_search_options": (),
 }
-# What clients send back of an answer of ours, and of others', when they continue a conversation.
-MESSAGE_OFF: Off = {
-    "refusal": (),
-    "annotations": ([],),
-    "audio": (),
-    "tool_calls": ([],),
-    "function_call": (),
-    "reasoning_content": ("",),
-}
-
-
-class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    type: Literal["text"]
-    text: str
-
-
-class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], Meta(min_length=1)]
-    name: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
-
-    def plain(self) -> ChatMessage:
-        """`developer` is the newer word for `system`; chat templates know only the old one."""
-        role = "system" if self.role == "developer" else self.role
-        content = self.content
-        text = content if isinstance(content, str) else "".join(part.text for part in content)
-        return ChatMessage(role=role, content=text, name=self.name)
 
 
 class ChatBody(GenerationBody, frozen=True, kw_only=True):
-    messages: Annotated[list[Message], Meta(min_length=1)]
+    messages: Annotated[list[AnyMessage], Meta(min_length=1)]
+    tools: Tools = []
+    tool_choice: ToolChoices = "auto"
+    parallel_tool_calls: bool = True
     max_completion_tokens: Tokens | None = None
     logprobs: bool = False
     top_logprobs: Top = 0
@@ -81,29 +57,46 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     def to_prompt(self) -> Prompt:
-        return Prompt(messages=tuple(message.plain() for message in self.messages))
+        messages = tuple(message.plain() for message in self.messages)
+        if not self.tools:
+            return Prompt(messages=messages)
+        choice = tool_choice(self.tool_choice, self.parallel_tool_calls)
+        return Prompt(messages=messages, tools=tuple(tool.plain() for tool in self.tools), tool_choice=choice)
 
 
 class ChatRendering(ChoiceRendering):
+    """`tools`: whether there are any to call; then an answer may have no text, and `content` is null."""
+
     id_prefix = "chatcmpl-"
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
+    def __init__(self, n: int, include_usage: bool, *, scored: bool, tools: bool = False) -> None:
+        super().__init__(n, include_usage, scored=scored)
+        self._tools = tools
+
     def begun(self, index: int) -> Choice:
-        return _part(index, {"role": "assistant", "content": ""})
+        return _part(index, {"role": "assistant", "content": None if self._tools else ""})
 
     def more(self, delta: Delta) -> Choice:
+        told: dict[str, Any] = {"content": delta.text} if delta.text or not delta.calls else {}
+        if delta.calls:
+            told["tool_calls"] = call_pieces(delta.calls)
         logprobs = chat_logprobs(delta.scores) if delta.scores else None
-        return _part(delta.index, {"content": delta.text}) | {"logprobs": logprobs}
+        return _part(delta.index, told) | {"logprobs": logprobs}
 
     def ended(self, index: int, finish: Finish) -> Choice:
         return _part(index, {}) | {"finish_reason": finish}
 
     def choice(self, index: int, deltas: Sequence[Delta], finish: Finish) -> Choice:
         text = "".join(delta.text for delta in deltas)
+        content = None if self._tools and not text else text
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if calls := joined(piece for delta in deltas for piece in delta.calls):
+            message["tool_calls"] = [whole_call(call) for call in calls]
         return {
             "index": index,
-            "message": {"role": "assistant", "content": text, "refusal": None},
+            "message": message,
             "logprobs": chat_logprobs(joined_scores(deltas)) if self.scored else None,
             "finish_reason": finish,
         }
@@ -117,7 +110,9 @@ class Chat(Dialect[ChatBody, ChatRendering]):
 
     async def open(self, body: ChatBody, tenant: Tenant) -> tuple[Prompt, ChatRendering]:
         scored = body.told_logprobs is not None
-        return body.to_prompt(), ChatRendering(body.n, body.include_usage, scored=scored)
+        return body.to_prompt(), ChatRendering(
+            body.n, body.include_usage, scored=scored, tools=bool(body.tools)
+        )
 
 
 def _part(index: int, delta: dict[str, Any]) -> Choice:
@@ -127,15 +122,12 @@ def _part(index: int, delta: dict[str, Any]) -> Choice:
 def decode(data: bytes) -> ChatBody:
     """Raises ApiError 400 naming the field."""
     fields = decode_object(data)
-    messages = fields.get("messages")
-    if isinstance(messages, list):
-        fields["messages"] = [
-            without_off(message, MESSAGE_OFF, f"messages[{i}].") if isinstance(message, dict) else message
-            for i, message in enumerate(messages)
-        ]
+    fields["messages"] = without_what_is_off(fields.get("messages"))
     body = convert_generation(fields, ChatBody, CHAT_OFF)
     if None not in (body.max_tokens, body.max_completion_tokens) and body.max_tokens != body.most_tokens:
         raise invalid("max_tokens", "differs from max_completion_tokens")
     if body.top_logprobs and not body.logprobs:
         raise invalid("top_logprobs", "only allowed where logprobs is true")
+    chat_messages.check(body.messages)
+    chat_tools.check(body.tools, body.tool_choice)
     return body
