@@ -101,7 +101,8 @@ class RemoteBackend:
     @property
     def takes_tools(self) -> bool:
         """The server finds the calls; where its template is known, it must tell of tools."""
-        return self._tokenizer is None or self._tokenizer.tools.told
+        told = self._tokenizer is None or self._tokenizer.tools.told
+        return told and self._kind.tools
 
     @property
     def available(self) -> bool:

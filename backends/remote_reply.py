@@ -14,7 +14,7 @@ from msgspec import Meta
 from backends.backend import (
     BackendError,
     Delta,
-    FinishReason,
+    Finish,
     Generation,
     Overloaded,
     Rejected,
@@ -22,6 +22,7 @@ from backends.backend import (
     Usage,
 )
 from backends.prompt import Prompt
+from backends.remote_calls import CallDelta, CallReader
 from backends.sse import Event
 
 CHARACTERS_PER_TOKEN = 4  # of English; only where a server reports no usage
@@ -29,11 +30,12 @@ TOKENS_PER_MESSAGE = 4  # what a chat template adds
 MAX_RETRY_AFTER = 3600.0  # seconds
 DONE = b"[DONE]"
 
-FINISH: dict[str, FinishReason] = {
+FINISH: dict[str, Finish] = {
     "stop": "stop",
     "eos_token": "stop",  # TGI's words
     "stop_sequence": "stop",
     "length": "length",
+    "tool_calls": "tool_calls",
 }
 TOO_LONG = ("context length", "context_length", "max_new_tokens` must", "`inputs` must have less than")
 PARAM = re.compile(r"[A-Za-z_][A-Za-z0-9_.\[\]]{0,63}")
@@ -53,6 +55,7 @@ class _Usage(msgspec.Struct):
 
 class _Message(msgspec.Struct):
     content: str | None = None
+    tool_calls: list[CallDelta] | None = None
 
 
 class _Choice(msgspec.Struct):
@@ -82,8 +85,9 @@ class Reply:
         self._stops = generation.sampling.stop
         self._stop = StopCut(self._stops if repeats_stop else ())
         self._stopped_by: str | None = None
+        self._calls = CallReader(parallel=generation.prompt.tool_choice.parallel)
         self._tokens = 0
-        self._finish: FinishReason | None = None
+        self._finish: Finish | None = None
         self._usage: _Usage | None = None
 
     @property
@@ -119,7 +123,10 @@ class Reply:
 
     def _choice(self, choice: _Choice) -> Delta | None:
         said = choice.text if choice.delta is None else choice.delta.content
-        tokens = _tokens(len(said)) if said else 0
+        called = None if choice.delta is None else choice.delta.tool_calls
+        calls = self._calls.take(called or ())
+        length = len(said or "") + sum(len(piece.name or "") + len(piece.arguments) for piece in calls)
+        tokens = _tokens(length) if length else 0
         self._tokens += tokens
         text = self._stop.push(said or "")
         if self._stop.found is not None:
@@ -128,11 +135,13 @@ class Reply:
             self._finish = self._reason(choice.finish_reason)
             self._stopped_by = self._matched(choice)
             text += self._stop.rest()
-        return Delta(text=text, tokens=tokens) if text else None
+        return Delta(text=text, calls=calls, tokens=tokens) if text or calls else None
 
-    def _reason(self, word: str) -> FinishReason:
+    def _reason(self, word: str) -> Finish:
+        """Some servers call an answer with calls finished by `stop`, as if nothing were waited for."""
         if word in FINISH:
-            return FINISH[word]
+            finish = FINISH[word]
+            return finish if finish == "length" else "tool_calls" if self._calls.called else "stop"
         if word == "content_filter":
             raise Rejected("the server's content filter has cut the answer off", "content_filter")
         raise Unavailable(f"server {self._server} broke the answer off", "upstream_error")

@@ -10,6 +10,7 @@ import msgspec
 
 from backends import remote_grammar
 from backends.backend import Generation, Rejected, Sampling
+from backends.prompt import ChatMessage, Prompt, Tool, ToolCall
 
 MAX_SEED = 2**63 - 1  # seeds are signed 64-bit numbers there; ours loses its highest bit
 
@@ -26,6 +27,7 @@ class Kind:
     form: remote_grammar.Form = remote_grammar.nothing  # how a grammar is asked for
     repeats_stop: bool = False  # is the stop string part of the text?
     ids: bool = False  # may a prompt be token ids?
+    tools: bool = True
 
 
 OPENAI = frozenset({"presence_penalty", "frequency_penalty", "logit_bias"})
@@ -36,7 +38,8 @@ OFF = {field: getattr(Sampling(max_tokens=0), field) for field in VLLM}
 # From the request types of vLLM 0.33, SGLang 0.5, LMDeploy 0.9 and TGI 3 (router/src/{lib,validation}.rs). Where top_k
 # and DEFAULTS are known they are always sent: LMDeploy's top_k is 40, and vLLM takes what is absent from the model's
 # generation_config.json.
-# LMDeploy takes OpenAI's penalties and ignores them; TGI makes another penalty of presence_penalty.
+# LMDeploy takes OpenAI's penalties and ignores them; TGI makes another penalty of presence_penalty. TGI takes tools,
+# but garbles the names of calls that it streams and knows no results.
 KINDS = {
     kind.name: kind
     for kind in (
@@ -68,6 +71,7 @@ KINDS = {
             honours=frozenset({"frequency_penalty"}),
             repeats_stop=True,
             form=remote_grammar.typed_value,
+            tools=False,
         ),
         Kind(name="openai", honours=OPENAI, ids=True, form=remote_grammar.response_format),
     )
@@ -92,8 +96,43 @@ def compose(kind: Kind, model: str, generation: Generation) -> tuple[str, dict[s
         body["cache_salt"] = generation.salt.hex()
     if not generation.prompt.is_conversation:
         return "/completions", body | {"prompt": _told(generation)}
-    messages = [msgspec.to_builtins(message) for message in generation.prompt.messages]
-    return "/chat/completions", body | {"messages": messages}
+    messages = [_message(message) for message in generation.prompt.messages]
+    return "/chat/completions", body | {"messages": messages} | _tools(generation.prompt)
+
+
+def _message(message: ChatMessage) -> dict[str, object]:
+    fields: dict[str, object] = {"role": message.role, "content": message.content}
+    if message.name is not None:
+        fields["name"] = message.name
+    if message.tool_call_id is not None:
+        fields["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
+        fields["tool_calls"] = [_call(call) for call in message.tool_calls]
+    return fields
+
+
+def _call(call: ToolCall) -> dict[str, object]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _tools(prompt: Prompt) -> dict[str, object]:
+    """What differs from the defaults, which are `auto` and parallel calls."""
+    if not prompt.tools:
+        return {}
+    choice = prompt.tool_choice
+    fields: dict[str, object] = {"tools": [_tool(tool) for tool in prompt.tools]}
+    if choice.name is not None:
+        fields["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
+    elif choice.mode != "auto":
+        fields["tool_choice"] = choice.mode
+    if not choice.parallel:
+        fields["parallel_tool_calls"] = False
+    return fields
+
+
+def _tool(tool: Tool) -> dict[str, object]:
+    return {"type": "function", "function": msgspec.to_builtins(tool)}
 
 
 def _told(generation: Generation) -> str | list[int]:
@@ -153,6 +192,8 @@ def _check(kind: Kind, generation: Generation) -> None:
     refused += [field for field, asked in _never(sampling).items() if asked]
     if _form(kind, generation) is None:
         refused.append("grammar")
+    if generation.prompt.speaks_of_tools and not kind.tools:
+        refused.append("tools")
     if refused:
         what = "token ids" if refused[0] == "prompt" else "it"
         raise Rejected(

@@ -47,7 +47,9 @@ class Saying(Message, frozen=True, kw_only=True):
     name: Name | None = None
 
     def plain(self) -> ChatMessage:
-        return ChatMessage(role=type(self).__struct_config__.tag, content=_text(self.content), name=self.name)
+        return ChatMessage(
+            role=str(type(self).__struct_config__.tag), content=_text(self.content), name=self.name
+        )
 
 
 class SystemMessage(Saying, frozen=True, kw_only=True, tag="system"):

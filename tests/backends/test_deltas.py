@@ -7,6 +7,9 @@ import pytest
 from backends.backend import Delta, Rejected, TokenScore, Unavailable
 from backends.deltas import DeltaReader
 from backends.tokenizer import Tokenizer
+from backends.tools.calls import joined
+from backends.tools.formats import FORMATS
+from backends.tools.parser import CallParser
 from backends.wire import Output, Refused, Sampling, Score, Timings
 
 
@@ -123,3 +126,43 @@ def test_a_prompt_without_an_answer(tokenizer: Tokenizer) -> None:
     [only] = read(reader(tokenizer, "a", logprobs=0, prompt_logprobs=True), Output(id="g", finish="length"))
     assert (only.text, only.finish, [score.logprob for score in only.prompt]) == ("", "length", [None])
     assert only.usage is not None and only.usage.completion_tokens == 0
+
+
+CALL = b'<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+
+
+def calling(tokenizer: Tokenizer, **sampling: object) -> DeltaReader:
+    settings = Sampling(max_tokens=99, **sampling)  # type: ignore[arg-type]
+    return DeltaReader("7b/0", [1], settings, tokenizer, lambda: CallParser(FORMATS[0]))
+
+
+def test_calls_are_told_from_text_and_an_answer_with_one_waits_for_results(tokenizer: Tokenizer) -> None:
+    pieces = [output(bytes([byte]), scored=True) for byte in b"Yes.\n" + CALL]
+    deltas = read(calling(tokenizer, logprobs=0), *pieces, output(b"", finish="stop"))
+    assert "".join(delta.text for delta in deltas) == "Yes."
+    (call,) = joined(piece for delta in deltas for piece in delta.calls)
+    assert (call.name, call.arguments) == ("add", '{"a": 1}')
+    assert all(delta.text or delta.calls for delta in deltas[:-1])
+    assert deltas[-1].finish == "tool_calls" and deltas[-1].usage is not None
+    assert deltas[-1].usage.completion_tokens == sum(delta.tokens for delta in deltas) == 5 + len(CALL)
+    assert said(deltas) == b"Yes.\n" + CALL
+
+
+def test_a_call_that_is_cut_off_has_not_ended_the_answer_by_itself(tokenizer: Tokenizer) -> None:
+    deltas = read(calling(tokenizer), output(CALL[:-20]), output(b"x", finish="length"))
+    assert deltas[-1].finish == "length"
+
+
+def test_what_was_no_call_comes_out_in_the_end(tokenizer: Tokenizer) -> None:
+    deltas = read(calling(tokenizer), output(b"<tool_call>"), output(b" is", finish="stop"))
+    assert [(delta.text, delta.finish) for delta in deltas] == [("<tool_call> is", "stop")]
+
+
+def test_each_answer_has_calls_of_its_own(tokenizer: Tokenizer) -> None:
+    halves = [output(CALL[:30], index) for index in (0, 1)]
+    rest = [output(CALL[30:], index, finish="stop") for index in (1, 0)]
+    deltas = read(calling(tokenizer, n=2), *halves, *rest)
+    for index in (0, 1):
+        (call,) = joined(piece for delta in deltas if delta.index == index for piece in delta.calls)
+        assert (call.name, call.arguments) == ("add", '{"a": 1}')
+    assert [delta.finish for delta in deltas if delta.finish] == ["tool_calls", "tool_calls"]

@@ -5,10 +5,14 @@ from collections.abc import Callable
 
 import pytest
 
-from sessions import Session, SessionConflict, SessionNotFound, SessionStore, Turn, new_session_id
+from sessions import Call, Session, SessionConflict, SessionNotFound, SessionStore, Turn, new_session_id
 
 HELLO = (Turn("user", "Hello"), Turn("assistant", "Hi \N{WAVING HAND SIGN}", tier="7b"))
 BYE = (Turn("user", "Bye", name="ann"), Turn("assistant", "See y", tier="13b", partial=True))
+LOOP = (
+    Turn("assistant", "", calls=(Call("call_1", "add", '{"a": 1}'),)),
+    Turn("tool", "2", answers="call_1"),
+)
 
 
 async def test_a_session_holds_what_was_appended_in_order(sessions: SessionStore) -> None:
@@ -17,6 +21,7 @@ async def test_a_session_holds_what_was_appended_in_order(sessions: SessionStore
     assert await sessions.append("acme", created.id, HELLO, 0) == Session(created.id, HELLO, 1)
     assert await sessions.append("acme", created.id, BYE, 1) == Session(created.id, HELLO + BYE, 2)
     assert await sessions.get("acme", created.id) == Session(created.id, HELLO + BYE, 2)
+    assert await sessions.append("acme", created.id, LOOP, 2) == Session(created.id, HELLO + BYE + LOOP, 3)
 
 
 async def test_another_gateway_sees_the_same(open_sessions: Callable[[], SessionStore]) -> None:

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from sessions import Session, SessionStoreUnavailable, Turn
+from sessions import Call, Session, SessionStoreUnavailable, Turn
 from sessions.record import decode, encode
 
 HELLO = (Turn("user", "Hello", name="ann"), Turn("assistant", "H", tier="7b", partial=True))
@@ -37,3 +37,17 @@ def test_a_record_of_another_owner_spoils_the_whole_answer(owner: tuple[str, str
 def test_a_damaged_record_is_an_error_not_a_shorter_history(data: bytes) -> None:
     with pytest.raises(SessionStoreUnavailable, match="damaged"):
         decode("acme", "s", [encode("acme", "s", ()), data])
+
+
+def test_calls_and_results_come_back() -> None:
+    turns = (
+        Turn("assistant", "", tier="7b", calls=(Call("call_1", "add", '{"a'), Call("call_2", "now", "{}"))),
+        Turn("tool", "3", answers="call_1"),
+    )
+    assert decode("acme", "s", [encode("acme", "s", turns)]).turns == turns
+
+
+def test_records_from_before_there_were_calls_are_read() -> None:
+    turns = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi", "tier": "7b"}]
+    old = msgspec.msgpack.encode({"tenant": "acme", "session": "s", "turns": turns})
+    assert decode("acme", "s", [old]).turns == (Turn("user", "Hello"), Turn("assistant", "Hi", tier="7b"))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.backend import BackendError, Generation, Overloaded, Rejected, Sampling, Unavailable
+from backends.backend import BackendError, CallPiece, Generation, Overloaded, Rejected, Sampling, Unavailable
 from backends.remote_reply import Reply, StopCut, failure, in_band
 from backends.sse import Event
 
@@ -39,7 +39,7 @@ def test_finish_reasons(generation: Make, word: str, finish: str) -> None:
         ("content_filter", Rejected),
         ("abort", Unavailable),
         ("error", Unavailable),
-        ("tool_calls", Unavailable),
+        ("function_call", Unavailable),
     ],
 )
 def test_a_reason_that_is_no_good_end_is_an_error(
@@ -193,3 +193,34 @@ def test_the_stop_string_is_known_where_it_is_cut_here(generation: Make) -> None
     reply.take(event({"choices": [{"text": "xE"}]}))
     reply.take(finished({"text": "ND", "finish_reason": "stop_sequence"}))
     assert reply.last().stopped_by == "END"
+
+
+def call(arguments: str, **fields: Any) -> dict[str, Any]:
+    function = {"arguments": arguments, **({"name": "add"} if "id" in fields else {})}
+    return {"delta": {"content": None, "tool_calls": [{"index": 0, "function": function, **fields}]}}
+
+
+@pytest.mark.parametrize("word", ["tool_calls", "stop"])
+def test_calls_wait_for_their_results_whatever_the_server_calls_that(generation: Make, word: str) -> None:
+    reply = Reply("70b/0", generation())
+    first = reply.take(event({"choices": [call("", id="call_1", type="function")]}))
+    second = reply.take(event({"choices": [call('{"a": 1}')]}))
+    assert first is not None and second is not None and reply.begun
+    assert [piece.name for piece in first.calls] == ["add"]
+    assert second.calls == (CallPiece(index=0, arguments='{"a": 1}'),)
+    assert reply.take(event({"choices": [{"delta": {}, "finish_reason": word}]})) is None
+    last = reply.last()
+    assert last.finish == "tool_calls" and last.usage is not None and last.usage.completion_tokens > 1
+
+
+def test_a_call_that_is_cut_off_is_no_call_to_wait_for(generation: Make) -> None:
+    reply = Reply("70b/0", generation())
+    reply.take(event({"choices": [call('{"a', id="call_1")]}))
+    reply.take(event({"choices": [{"delta": {}, "finish_reason": "length"}]}))
+    assert reply.last().finish == "length"
+
+
+def test_an_answer_without_calls_has_stopped(generation: Make) -> None:
+    reply = Reply("70b/0", generation())
+    reply.take(event({"choices": [{"delta": {"content": "Hi"}, "finish_reason": "tool_calls"}]}))
+    assert reply.last().finish == "stop"

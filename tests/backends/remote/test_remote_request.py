@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from backends.backend import ChatMessage, Generation, Prompt, Rejected, Sampling
+from backends.prompt import Tool, ToolCall, ToolChoice
 from backends.remote_request import KINDS, compose
 from gateway.config import Remote
 
@@ -98,3 +99,67 @@ def test_the_messages_of_a_conversation(generation: Make) -> None:
 def test_a_seed_of_64_bits_fits_into_theirs(generation: Make) -> None:
     _, body = compose(KINDS["vllm"], "big", generation(sampling=Sampling(max_tokens=1, seed=2**64 - 1)))
     assert body["seed"] == 2**63 - 1
+
+
+TOOL = Tool("add", "Adds", {"type": "object"}, strict=True)
+CALLED = ChatMessage("assistant", "", tool_calls=(ToolCall("call_1", "add", "{}"),))
+RESULT = ChatMessage("tool", "3", tool_call_id="call_1")
+
+
+def asked(make: Make, *messages: ChatMessage, **fields: Any) -> Generation:
+    prompt = Prompt(messages=(ChatMessage("user", "Hi"), *messages), **fields)
+    return msgspec.structs.replace(make(), prompt=prompt)
+
+
+def test_tools_calls_and_results(generation: Make) -> None:
+    _, body = compose(KINDS["vllm"], "big", asked(generation, CALLED, RESULT, tools=(TOOL, Tool("now"))))
+    assert body["tools"] == [
+        {
+            "type": "function",
+            "function": {
+                "name": "add",
+                "description": "Adds",
+                "parameters": {"type": "object"},
+                "strict": True,
+            },
+        },
+        {"type": "function", "function": {"name": "now"}},
+    ]
+    assert body["messages"] == [
+        {"role": "user", "content": "Hi"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+            ],
+        },
+        {"role": "tool", "content": "3", "tool_call_id": "call_1"},
+    ]
+    assert "tool_choice" not in body and "parallel_tool_calls" not in body
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        (ToolChoice("none"), {"tool_choice": "none"}),
+        (ToolChoice("required"), {"tool_choice": "required"}),
+        (
+            ToolChoice("required", "add"),
+            {"tool_choice": {"type": "function", "function": {"name": "add"}}},
+        ),
+        (ToolChoice(parallel=False), {"parallel_tool_calls": False}),
+    ],
+)
+def test_the_choice_is_said_where_it_is_not_the_default(
+    generation: Make, choice: ToolChoice, said: dict[str, Any]
+) -> None:
+    _, body = compose(KINDS["openai"], "big", asked(generation, tools=(TOOL,), tool_choice=choice))
+    assert body | said == body
+    assert not any(field in body for field in {"tool_choice", "parallel_tool_calls"} - set(said))
+
+
+def test_tgi_is_offered_no_tools(generation: Make) -> None:
+    for generating in (asked(generation, tools=(TOOL,)), asked(generation, CALLED, RESULT)):
+        with pytest.raises(Rejected, match="^tools: .*tgi"):
+            compose(KINDS["tgi"], "big", generating)

@@ -112,8 +112,8 @@ def test_hints_are_taken(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("tools", [{"type": "function", "function": {"name": "f"}}]),
-        ("tool_choice", "required"),
+        ("functions", [{"name": "f"}]),
+        ("function_call", {"name": "f"}),
         ("modalities", ["text", "audio"]),
         ("audio", {"voice": "alloy", "format": "wav"}),
         ("store", True),
@@ -146,7 +146,7 @@ def test_what_is_unknown_is_named(name: str) -> None:
         ({"messages": {}}, "messages"),
         ({"messages": ["hi"]}, "messages[0]"),
         ({"messages": [None]}, "messages[0]"),
-        ({"messages": message(role="tool")}, "messages[0].role"),
+        ({"messages": message(role="function")}, "messages[0].role"),
         ({"messages": message(role=None)}, "messages[0].role"),
         ({"messages": message(content=None)}, "messages[0].content"),
         ({"messages": message(content=5)}, "messages[0].content"),

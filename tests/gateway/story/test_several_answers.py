@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from backends.backend import Delta, Usage
+from backends.backend import CallPiece, Delta, Usage
 from gateway.answer import AnswerStream
 from gateway.cascade import Attempt
 from gateway.ledger import Entry
@@ -25,7 +25,8 @@ class Ended:
 
     calls: list[tuple[Delta | None, str, int]] = field(default_factory=list)
 
-    async def __call__(self, last: Delta | None, text: str, tokens: int) -> None:
+    async def __call__(self, last: Delta | None, text: str, calls: Sequence[CallPiece], tokens: int) -> None:
+        assert not calls
         self.calls.append((last, text, tokens))
 
 

@@ -1,0 +1,118 @@
+"""The grammars of calls, obeyed by llguidance itself, one token a byte."""
+
+from typing import Any
+
+import llguidance
+import pytest
+
+from backends.prompt import ChatMessage, Prompt, Tool, ToolChoice
+from backends.tools.constraint import BAN, Unconstrainable, calls_grammar, constrained, strict_grammar
+from backends.tools.formats import FORMATS
+from backends.wire import Grammar, Sampling
+
+(HERMES,) = [form for form in FORMATS if form.name == "hermes"]
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "unit": {"enum": ["c", "f"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+WEATHER, NOW = Tool("weather", "Of a city", SCHEMA), Tool("now")
+STRICT = Tool("weather", "Of a city", SCHEMA, strict=True)
+PARIS = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris", "unit": "c"}}\n</tool_call>'
+TIME = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+IDS = {"<tool_call>": 7, "</tool_call>": 8}
+BYTES = llguidance.LLTokenizer("byte")
+
+
+def obeys(text: str, grammar: Grammar | None) -> bool:
+    assert grammar is not None and grammar.kind == "lark"
+    matcher = llguidance.LLMatcher(BYTES, grammar.source)
+    assert not matcher.is_error(), matcher.get_error()
+    data = list(text.encode())
+    return bool(matcher.try_consume_tokens(data) == len(data) and matcher.is_accepting())
+
+
+def for_tools(*tools: Tool, grammar: Grammar | None = None, **choice: Any) -> Sampling:
+    prompt = Prompt(messages=(ChatMessage("user", "?"),), tools=tools, tool_choice=ToolChoice(**choice))
+    return constrained(Sampling(max_tokens=9, grammar=grammar), prompt, HERMES, IDS.get)
+
+
+WRONG = [
+    "", "Text", f"Text {PARIS}", f"{PARIS}\n", PARIS[:-1], PARIS.replace("city", "town"),
+    PARIS.replace('"Paris"', "3"), PARIS.replace('"c"', '"k"'), PARIS.replace('{"city"', '{ "city"'),
+    PARIS.replace("weather", "other"), TIME.replace("{}", '{"a": 1}'),
+]  # fmt: skip
+
+
+def test_required_calls_are_nothing_else() -> None:
+    grammar = for_tools(WEATHER, NOW, mode="required").grammar
+    for text in (PARIS, TIME, f"{PARIS}\n{TIME}", f"{TIME}\n{TIME}\n{PARIS}"):
+        assert obeys(text, grammar), text
+    for text in WRONG:
+        assert not obeys(text, grammar), text
+
+
+def test_a_named_tool_is_called_once() -> None:
+    grammar = for_tools(WEATHER, NOW, mode="required", name="weather").grammar
+    assert obeys(PARIS, grammar)
+    assert not obeys(TIME, grammar) and not obeys(f"{PARIS}\n{PARIS}", grammar)
+
+
+def test_without_parallel_calls_there_is_one() -> None:
+    grammar = for_tools(WEATHER, NOW, mode="required", parallel=False).grammar
+    assert obeys(TIME, grammar) and not obeys(f"{TIME}\n{TIME}", grammar)
+
+
+def test_a_call_that_may_be_is_not_constrained_but_ends_where_there_may_be_one() -> None:
+    assert for_tools(WEATHER, mode="auto") == Sampling(max_tokens=9)
+    assert for_tools(WEATHER, mode="auto", parallel=False).stop_token_ids == (8,)
+
+
+def test_strict_tools_are_constrained_wherever_they_are_called() -> None:
+    grammar = for_tools(STRICT, NOW, mode="auto").grammar
+    for text in ("", "Text <tool", PARIS, f"Text\n{PARIS}\nmore\n{TIME} bye", "é\n{}"):
+        assert obeys(text, grammar), text
+    for text in (f"Text {PARIS[:-1]}", PARIS.replace('"Paris"', "3"), "a <tool_call> b"):
+        assert not obeys(text, grammar), text
+    once = for_tools(STRICT, NOW, mode="auto", parallel=False).grammar
+    assert obeys(f"a{PARIS}b", once) and not obeys(PARIS + TIME, once)
+
+
+def test_no_call_may_begin_where_none_is_wanted() -> None:
+    """The tools stay in the prompt; nothing but the mark is forbidden."""
+    assert for_tools(STRICT, mode="none") == Sampling(max_tokens=9, logit_bias={7: BAN})
+    asked = Grammar("json_schema", "{}")
+    assert for_tools(WEATHER, mode="none", grammar=asked).grammar == asked
+
+
+def test_the_text_may_have_a_schema_of_its_own() -> None:
+    asked = Grammar("json_schema", '{"type": "object", "properties": {"a": {"type": "integer"}}}')
+    grammar = for_tools(WEATHER, mode="auto", grammar=asked).grammar
+    assert obeys('{"a": 1}', grammar) and obeys(PARIS, grammar)
+    assert not obeys("Text", grammar) and not obeys('{"a": "x"}', grammar)
+    assert not obeys('{"a": 1}', for_tools(WEATHER, mode="required", grammar=asked).grammar)
+    with pytest.raises(Unconstrainable, match="^tools: "):
+        for_tools(WEATHER, mode="auto", grammar=Grammar("regex", "a+"))
+
+
+def test_marks_that_are_no_tokens_cannot_be_forbidden() -> None:
+    prompt = Prompt(messages=(), tools=(WEATHER,), tool_choice=ToolChoice("none"))
+    assert constrained(Sampling(max_tokens=9), prompt, HERMES, lambda _: None) == Sampling(max_tokens=9)
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments"),
+    [
+        ({}, '{"a": [1, {"b": null}]}'),
+        ({"properties": {}}, "{}"),
+        ({"type": "object", "x-guidance": {"item_separator": "; "}}, '{"a": 1, "b": 2}'),
+        ({"$defs": {"n": {"type": "integer"}}, "properties": {"n": {"$ref": "#/$defs/n"}}}, '{"n": 3}'),
+        ({"properties": {'q"\\\n%json': {"type": "string"}}}, '{"q\\"\\\\\\n%json": "x"}'),
+    ],
+)
+@pytest.mark.parametrize("make", [calls_grammar, strict_grammar])
+def test_any_schema_of_an_object(make: Any, schema: dict[str, Any], arguments: str) -> None:
+    grammar = make([Tool("f-1_x", parameters=schema)], HERMES, many=True)
+    text = f'<tool_call>\n{{"name": "f-1_x", "arguments": {arguments}}}\n</tool_call>'
+    assert obeys(text, grammar) and obeys(f"{text}\n{text}", grammar)
