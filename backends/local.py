@@ -93,6 +93,8 @@ class LocalBackend:
 
     async def start(self) -> None:
         """Connect; returns when the engine answers. Raises Unavailable when it does not in time."""
+        form = self._tokenizer.tools.format
+        _log.info("%s: tool calls: %s", self.name, "none known" if form is None else f"format {form.name}")
         self._task = asyncio.create_task(self._keep_linked(), name=f"link to {self.name}")
         try:
             async with asyncio.timeout(self._start_timeout):

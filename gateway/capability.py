@@ -1,6 +1,7 @@
 """Which tiers can be asked something at all, whatever it costs and whoever is busy."""
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 from backends.backend import Backend
 from backends.prompt import Prompt
@@ -18,11 +19,19 @@ def able(prompt: Prompt, field: str, tiers: Sequence[Tier]) -> Sequence[Tier]:
     if prompt.suffix is None:
         return tiers
     fitting = [tier for tier in tiers if all(_fills_gaps(replica.backend) for replica in tier.replicas)]
-    if not fitting:
-        names = ", ".join(tier.name for tier in tiers)
-        reason = f"suffix: no model of {names} is known to fill gaps"
-        raise ApiError(400, reason, code="unsupported_parameter", param="suffix")
-    return fitting
+    return fitting or _refuse(tiers, "suffix", "fill gaps")
+
+
+def that_take_tools(tiers: Sequence[Tier]) -> Sequence[Tier]:
+    """Those whose models know what tools are. Raises ApiError 400 where there is none."""
+    fitting = [tier for tier in tiers if tier.takes_tools]
+    return fitting or _refuse(tiers, "tools", "call tools")
+
+
+def _refuse(tiers: Sequence[Tier], field: str, what: str) -> NoReturn:
+    names = ", ".join(tier.name for tier in tiers)
+    reason = f"{field}: no model of {names} is known to {what}"
+    raise ApiError(400, reason, code="unsupported_parameter", param=field)
 
 
 def _fills_gaps(backend: Backend) -> bool:

@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from backends.prompt import Prompt
 from classifier import Assessment
-from gateway.capability import able
+from gateway.capability import able, that_take_tools
 from gateway.desk import Desk
 from gateway.errors import ApiError
 from gateway.loops import Loops
@@ -68,7 +67,7 @@ class Scout:
         with self._traces.span("headrace.recall"):
             recalled = await self._memory.recall(request)
         if recalled.prompt(request.prompt).speaks_of_tools:
-            tiers = _that_take_tools(tiers)
+            tiers = that_take_tools(tiers)
         encoded, recalled = await self._encode(request, recalled, tiers)
         signals = _signals(encoded, tiers)
         if not any(fits(tier, request.max_tokens) for tier in signals):
@@ -120,7 +119,7 @@ class Scout:
         """Tokens of the prompt on the tier that is named, for auto on the cheapest allowed. Raises as `look`."""
         _, tiers = self._resolve(request)
         if request.prompt.speaks_of_tools:
-            tiers = _that_take_tools(tiers)
+            tiers = that_take_tools(tiers)
         return (await encode(request.prompt, tiers[:1])).tokens(tiers[0])
 
     def _resolve(self, request: Request) -> tuple[str | None, Sequence[Tier]]:
@@ -170,17 +169,6 @@ class Scout:
                 span.set_attribute(f"headrace.good.{tier}", good)
         self._metrics.classified(assessment.seconds)
         return assessment
-
-
-def _that_take_tools(tiers: Sequence[Tier]) -> list[Tier]:
-    """Raises ApiError 400 where there is none."""
-    able = [tier for tier in tiers if tier.takes_tools]
-    if not able:
-        names = " and ".join(tier.name for tier in tiers)
-        raise ApiError(
-            400, f"tools: the models of {names} know no tools", code="unsupported_parameter", param="tools"
-        )
-    return able
 
 
 def _signals(encoded: Encoded, tiers: Sequence[Tier]) -> tuple[TierSignals, ...]:

@@ -21,6 +21,7 @@ class Backend:
 
     tokenizer = None
     context_length = 100
+    takes_tools = True
     recovering = False
     tripped = False
     stream: Any = None
