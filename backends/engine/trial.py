@@ -22,7 +22,7 @@ import numpy as np
 from backends.engine.grammar import Constraint, GrammarCompiler, GrammarError
 from backends.wire import Grammar, Vocabulary
 
-MEMORY = 256 * 2**20  # bytes that a trial may take
+MEMORY = 128 * 2**20  # bytes that a trial may take
 CPU = 1  # seconds, rounded up
 STACK = 2**22  # bytes; half of what threads of the engine have
 STEPS = 32  # tokens of a sentence that are tried
