@@ -7,19 +7,27 @@ is part of that decision, so prompts under different salts share nothing at all.
 Block ids are opaque here. The tree owns the blocks that it took, until `evict` gives them back.
 """
 
-import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
+from prefixcache.owner import Owner
 from prefixcache.tokens import WIDTH, pack
 
 
 class RadixNode:
     """A run of blocks. A caller may hold it for `lock` and `unlock`; its fields are the tree's own business."""
 
-    __slots__ = ("blocks", "children", "edge", "key", "locks", "parent", "queued", "used")
+    __slots__ = ("blocks", "children", "edge", "key", "locks", "owners", "parent", "used")
 
-    def __init__(self, parent: "RadixNode | None", key: bytes, edge: bytes, blocks: list[int]) -> None:
+    def __init__(
+        self,
+        parent: "RadixNode | None",
+        key: bytes,
+        edge: bytes,
+        blocks: list[int],
+        owners: tuple[Owner, ...] = (),
+    ) -> None:
         self.parent = parent  # None: the root, or no longer in the tree
         self.key = (
             key  # under which the parent has it: the first block's tokens, below the root after the salt
@@ -29,7 +37,11 @@ class RadixNode:
         self.children: dict[bytes, RadixNode] = {}
         self.locks = 0  # holders of this node and of all nodes below
         self.used = 0  # time of last use on the tree's clock, never before a child's
-        self.queued = False  # whether the eviction queue has an entry for it
+        self.owners = owners  # those whose count its blocks are in; the first one is everybody
+
+    @property
+    def gone(self) -> bool:
+        return self.parent is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +65,15 @@ class Insertion:
 class RadixTree:
     """Block-granular prefix tree with reference-counted locks and least-recently-used eviction of leaves.
 
+    Blocks may have owners, at several levels (a tenant, a session of his). As long as an owner has more blocks than
+    the cap of his level, his are evicted before anybody else's.
+
     `match` and `insert` cost a few byte comparisons for each node they pass, `evict` O(log nodes) for each node that
     it visits; a use since the last eviction makes for at most one visit more.
     """
 
-    def __init__(self, block_size: int) -> None:
-        """`block_size` in tokens. Raises ValueError when it is not positive."""
+    def __init__(self, block_size: int, caps: Sequence[int] = ()) -> None:
+        """`block_size` in tokens; `caps` in blocks, by level. Raises ValueError when `block_size` is not positive."""
         if block_size < 1:
             raise ValueError(f"block_size: {block_size} is not positive")
         self._block_size = block_size
@@ -67,7 +82,10 @@ class RadixTree:
         self._clock = 0
         self._cached = 0
         self._evictable = 0
-        self._queue: list[tuple[int, int, RadixNode]] = []  # heap of (use when queued, tie-break, leaf)
+        self._caps = tuple(caps)
+        self._everybody = Owner()
+        self._owners: dict[tuple[int, str], Owner] = {}  # by level and name
+        self._exceeding: dict[tuple[int, str], Owner] = {}  # those beyond their cap: never more than a few
 
     @property
     def cached(self) -> int:
@@ -84,10 +102,13 @@ class RadixTree:
         node, blocks = self._descend(salt, pack(ids))
         return Match(blocks, node)
 
-    def insert(self, salt: bytes, ids: Sequence[int], blocks: Sequence[int]) -> Insertion:
+    def insert(
+        self, salt: bytes, ids: Sequence[int], blocks: Sequence[int], owners: Sequence[str] = ()
+    ) -> Insertion:
         """Offer `blocks`, which hold the first `len(blocks) * block_size` of `ids`. Counts as a use.
 
-        Raises ValueError when the ids do not fill the blocks.
+        `owners`: of what is taken, by level; an empty name is nobody's. Raises ValueError when the ids do not fill the
+        blocks.
         """
         tokens = pack(ids[: len(blocks) * self._block_size])
         if len(tokens) != len(blocks) * self._width:
@@ -96,7 +117,7 @@ class RadixTree:
         duplicates = [ours for ours, theirs in zip(blocks, held, strict=False) if ours != theirs]
         taken = list(blocks[len(held) :])
         if taken:
-            node = self._append(node, salt, tokens[len(held) * self._width :], taken)
+            node = self._append(node, salt, tokens[len(held) * self._width :], taken, owners)
         return Insertion(node, held + taken, taken, duplicates)
 
     def lock(self, node: RadixNode) -> None:
@@ -130,16 +151,28 @@ class RadixTree:
     def evict(self, count: int) -> list[int]:
         """Give back `count` blocks, or all that are evictable if those are fewer.
 
-        Goes by leaves, the least recently used first, and within a leaf from its end, so that what stays is a prefix.
+        Goes by leaves, the least recently used first, and within a leaf from its end, so that what stays is a prefix;
+        but first those of owners beyond their cap, as far as they are.
         """
         freed: list[int] = []
-        while len(freed) < count and self._queue:
-            used, _, node = heapq.heappop(self._queue)
-            node.queued = False
+        while len(freed) < count and (owner := self._evicted_first()).queues:
+            used, leaf = owner.pop()
+            node = cast(RadixNode, leaf)  # nothing else is pushed
             if used == node.used and not node.locks and not node.children:
-                freed += self._cut(node, count - len(freed))
+                most = count - len(freed)
+                freed += self._cut(node, min(most, owner.excess) if owner.excess else most)
             self._enqueue(node)
         return freed
+
+    def _evicted_first(self) -> Owner:
+        """Of those beyond their cap who have something to give, at the last level, the furthest; else everybody."""
+        exceeding = [owner for owner in self._exceeding.values() if owner.queues]
+        return max(exceeding, key=lambda owner: (owner.place[0], owner.excess), default=self._everybody)
+
+    def held(self, level: int, owner: str) -> int:
+        """Blocks of one owner, locked ones too."""
+        known = self._owners.get((level, owner))
+        return 0 if known is None else known.held
 
     def clear(self) -> list[int]:
         """Give back everything that is not locked."""
@@ -177,7 +210,7 @@ class RadixTree:
         """Put the first `at` blocks into a new node above. `node` stays the lower one: its holders hold to the end."""
         parent, cut = node.parent, at * self._width
         assert parent is not None
-        upper = RadixNode(parent, node.key, node.edge[:cut], node.blocks[:at])
+        upper = RadixNode(parent, node.key, node.edge[:cut], node.blocks[:at], node.owners)
         upper.locks, upper.used = node.locks, node.used
         parent.children[node.key] = upper
         node.edge, node.blocks = node.edge[cut:], node.blocks[at:]
@@ -185,40 +218,54 @@ class RadixTree:
         upper.children[node.key] = node
         return upper
 
-    def _append(self, parent: RadixNode, salt: bytes, edge: bytes, blocks: list[int]) -> RadixNode:
+    def _append(
+        self, parent: RadixNode, salt: bytes, edge: bytes, blocks: list[int], names: Sequence[str]
+    ) -> RadixNode:
         first = edge[: self._width]
         key = salt + first if parent is self._root else first
-        node = RadixNode(parent, key, edge, blocks)
+        places = [(level, name) for level, name in enumerate(names[: len(self._caps)]) if name]
+        owners = [self._owners.setdefault(place, Owner(*place, self._caps[place[0]])) for place in places]
+        node = RadixNode(parent, key, edge, blocks, (self._everybody, *owners))
         node.used = self._clock
         parent.children[key] = node
-        self._cached += len(blocks)
-        self._evictable += len(blocks)
+        self._count(node, len(blocks))
         self._enqueue(node)
         return node
+
+    def _count(self, node: RadixNode, change: int) -> None:
+        """Blocks came to an unlocked node, or went."""
+        self._cached += change
+        self._evictable += change
+        for owner in node.owners:
+            owner.held += change
+            if owner.excess:
+                self._exceeding[owner.place] = owner
+            else:
+                self._exceeding.pop(owner.place, None)
+            if not owner.held:
+                self._owners.pop(owner.place, None)
 
     def _cut(self, leaf: RadixNode, count: int) -> list[int]:
         """Take up to `count` blocks from the end of a leaf, and the leaf away when nothing is left of it."""
         keep = max(0, len(leaf.blocks) - count)
         freed = leaf.blocks[keep:]
         leaf.blocks, leaf.edge = leaf.blocks[:keep], leaf.edge[: keep * self._width]
-        self._cached -= len(freed)
-        self._evictable -= len(freed)
+        self._count(leaf, -len(freed))
         if not keep:
             parent = leaf.parent
             assert parent is not None
             del parent.children[leaf.key]
             leaf.parent = None
+            for owner in leaf.owners:
+                owner.drop(leaf)
             self._enqueue(parent)
         return freed
 
     def _enqueue(self, node: RadixNode) -> None:
-        """Make a node known to `evict`, if it is a leaf that nobody has locked and has no entry yet.
-
-        Entries are not moved when their node is used, locked or gets a child: `evict` looks again at what it pops.
-        """
-        if not (node.queued or node.locks or node.children or node.parent is None):
-            node.queued = True
-            heapq.heappush(self._queue, (node.used, id(node), node))
+        """Make a node known to `evict`, if it is a leaf that nobody has locked."""
+        if not (node.locks or node.children or node.gone):
+            for owner in node.owners:
+                owner.push(node)
 
     def _path(self, node: RadixNode) -> list[RadixNode]:
         """The nodes from `node` up to the root, which is not among them."""
@@ -247,11 +294,13 @@ class RadixTree:
         assert len(blocks) == len(set(blocks)), "a block is in the tree twice"
         assert self._cached == len(blocks)
         assert self._evictable == sum(len(node.blocks) for node in nodes if not node.locks)
-        queued = [node for _, _, node in self._queue]
-        assert len(queued) == len({id(node) for node in queued}), "a node is queued twice"
-        assert all(node.queued for node in queued)
-        assert {id(node) for node in nodes if node.queued} == {id(node) for node in queued}
-        assert all(used <= node.used for used, _, node in self._queue)
+        for owner in (self._everybody, *self._owners.values()):
+            owner.check()
+            assert owner.held == sum(len(node.blocks) for node in nodes if owner in node.owners)
+        for node in nodes:
+            assert node.owners[0] is self._everybody
+            assert all(self._owners[owner.place] is owner for owner in node.owners[1:])
+        assert self._exceeding == {place: owner for place, owner in self._owners.items() if owner.excess}
 
     def _check_node(self, node: RadixNode) -> None:
         parent = node.parent
@@ -261,4 +310,5 @@ class RadixTree:
         assert node.key.endswith(first) if parent is self._root else node.key == first
         assert node.locks >= sum(child.locks for child in node.children.values())
         assert parent is self._root or parent.used >= node.used
-        assert node.locks or node.children or node.queued, "a leaf that could be evicted is not queued"
+        queued = all(node in owner for owner in node.owners)
+        assert node.locks or node.children or queued, "a leaf that could be evicted is not queued"

@@ -11,11 +11,20 @@ from prefixcache.tree import Match, RadixTree
 class BlockCache:
     """Hands blocks to sequences, and lets sequences share those that hold the same prefix under the same salt."""
 
-    def __init__(self, blocks: int, block_size: int) -> None:
-        """Raises ValueError when one of them is not positive."""
+    def __init__(
+        self, blocks: int, block_size: int, tenant_share: float = 1.0, session_share: float = 1.0
+    ) -> None:
+        """The shares: of the blocks, that one tenant and one session may keep cached while others need some.
+
+        Raises ValueError when one of the numbers is not positive.
+        """
         self.block_size = block_size
         self._pool = BlockPool(blocks)
-        self._tree = RadixTree(block_size)
+        if not (tenant_share > 0 and session_share > 0):
+            raise ValueError("tenant_share and session_share must be positive")
+        self._tree = RadixTree(
+            block_size, [max(1, int(share * blocks)) for share in (tenant_share, session_share)]
+        )
         self._keys = CacheKeys(block_size)
 
     @property
@@ -82,7 +91,9 @@ class BlockCache:
         full = sequence.computed // self.block_size
         if full <= sequence.shared:
             return
-        insertion = self._tree.insert(sequence.salt, sequence.ids, sequence.blocks[:full])
+        insertion = self._tree.insert(
+            sequence.salt, sequence.ids, sequence.blocks[:full], (sequence.tenant, sequence.whole_session)
+        )
         self._tree.lock(insertion.node)
         if sequence.node is not None:
             self._tree.unlock(sequence.node)

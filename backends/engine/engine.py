@@ -69,7 +69,9 @@ class Engine:
         self._max_waiting = config.max_waiting
         self._max_waiting_tokens = config.max_waiting_tokens
         self._tally = Tally(len(config.bands))
-        self._cache = BlockCache(config.kv_blocks, config.block_size)
+        self._cache = BlockCache(
+            config.kv_blocks, config.block_size, config.tenant_share, config.session_share
+        )
         self._model = CostModel()
         self._scheduler = Scheduler(self._cache, config, self._model)
         self._compiling = Compiling(compile or _without_grammars)

@@ -78,6 +78,11 @@ class Sequence:
         return self.level, self.number
 
     @property
+    def whole_session(self) -> str:
+        """The session's tag with that of its tenant, who may use the same as others; empty without one."""
+        return f"{self.tenant}/{self.session}" if self.session else ""
+
+    @property
     def in_prompt(self) -> bool:
         """Whether more than one token is to be run until the next can be sampled."""
         return self.remaining > 1

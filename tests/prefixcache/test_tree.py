@@ -158,7 +158,7 @@ def test_the_queue_does_not_grow_with_use(tree: RadixTree) -> None:
         node = tree.match(b"", [4, 4]).node
         tree.lock(node)
         tree.unlock(node)
-    assert len(tree._queue) == 10
+    assert len(tree._everybody._queue) == 10
     tree.check()
 
 
@@ -180,3 +180,65 @@ def test_long_prompts_need_few_comparisons() -> None:
     assert tree.match(b"", ids).blocks == list(range(10_000))
     assert sum(1 for _ in tree._nodes()) == 2
     tree.check()
+
+
+def keep(tree: RadixTree, name: str, count: int, first: int, session: str = "") -> list[int]:
+    """So many prompts of one block each, from the block `first` on."""
+    blocks = list(range(first, first + count))
+    for block in blocks:
+        tree.insert(name.encode(), [block, block], [block], (name, session))
+        tree.check()
+    return blocks
+
+
+def test_who_has_more_than_his_share_loses_his_own_before_others_lose_any() -> None:
+    tree = RadixTree(2, caps=(4, 2))
+    modest = keep(tree, "modest", 3, 0)
+    greedy = keep(tree, "greedy", 9, 100)
+    assert (tree.held(0, "modest"), tree.held(0, "greedy")) == (3, 9)
+    assert tree.evict(5) == greedy[:5]
+    assert tree.evict(3) == modest  # all are within their shares, so the oldest go
+    tree.check()
+
+
+def test_a_session_is_cut_before_the_other_sessions_of_its_tenant() -> None:
+    tree = RadixTree(2, caps=(100, 2))
+    quiet = keep(tree, "a", 2, 0, session="a/quiet")
+    long = keep(tree, "a", 5, 100, session="a/long")
+    assert tree.evict(4) == long[:3] + quiet[:1]
+    assert (tree.held(0, "a"), tree.held(1, "a/long"), tree.held(1, "a/quiet")) == (3, 2, 1)
+
+
+def test_the_furthest_beyond_his_share_goes_first() -> None:
+    tree = RadixTree(2, caps=(2, 100))
+    a, b = keep(tree, "a", 4, 0), keep(tree, "b", 6, 100)
+    assert sorted(tree.evict(6)) == sorted(a[:2] + b[:4])
+    assert tree.held(0, "a") == tree.held(0, "b") == 2
+
+
+def test_what_is_in_use_is_not_taken_from_anybody() -> None:
+    tree = RadixTree(2, caps=(1, 100))
+    (other,) = keep(tree, "other", 1, 0)
+    insertion = tree.insert(b"a", [1, 2, 3, 4], [7, 8], ("a", ""))
+    tree.lock(insertion.node)
+    assert tree.evict(1) == [other]
+    assert tree.evict(1) == []
+    tree.unlock(insertion.node)
+    assert tree.evict(1) == [8]
+    tree.check()
+
+
+def test_nobody_owns_what_has_no_name() -> None:
+    tree = RadixTree(2, caps=(1, 1))
+    tree.insert(b"", [1, 2, 3, 4], [7, 8], ("", ""))
+    tree.insert(b"a", [1, 2], [9], ("a", ""))
+    assert tree.evict(1) == [8]
+    tree.check()
+
+
+def test_the_queues_do_not_grow_with_what_has_gone() -> None:
+    tree = RadixTree(2, caps=(10, 100))
+    for first in range(0, 2000, 5):
+        keep(tree, "a", 5, first)
+        tree.evict(5)
+    assert len(tree._everybody._queue) < 50 and not tree._owners

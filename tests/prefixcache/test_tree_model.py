@@ -7,6 +7,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from prefixcache.tree import RadixNode, RadixTree
 
 SIZE = 2
+CAPS = (6, 3)
+OWNERS = st.sampled_from([("", ""), ("a", ""), ("a", "s"), ("a", "t"), ("b", "")])
 SALTS = st.sampled_from([b"", b"a"])
 IDS = st.lists(st.integers(0, 1), max_size=7 * SIZE)
 
@@ -16,7 +18,8 @@ Prefix = tuple[bytes, tuple[int, ...]]
 class TreeAgainstModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.tree = RadixTree(SIZE)
+        self.tree = RadixTree(SIZE, caps=CAPS)
+        self.owners: dict[Prefix, tuple[str, str]] = {}
         self.blocks: dict[Prefix, int] = {}
         self.used: dict[Prefix, int] = {}
         self.locked: list[tuple[RadixNode, list[Prefix]]] = []
@@ -54,14 +57,15 @@ class TreeAgainstModel(RuleBasedStateMachine):
             self.tree.lock(match.node)
             self.locked.append((match.node, known))
 
-    @rule(salt=SALTS, ids=IDS)
-    def insert(self, salt: bytes, ids: list[int]) -> None:
+    @rule(salt=SALTS, ids=IDS, owners=OWNERS)
+    def insert(self, salt: bytes, ids: list[int], owners: tuple[str, str]) -> None:
         prefixes = self.prefixes(salt, ids)
         offered = list(range(self.next_block, self.next_block + len(prefixes)))
         self.next_block += len(prefixes)
-        insertion = self.tree.insert(salt, ids, offered)
+        insertion = self.tree.insert(salt, ids, offered, owners)
         held = len(self.known(salt, ids))
         self.blocks.update(zip(prefixes[held:], offered[held:], strict=True))
+        self.owners.update(dict.fromkeys(prefixes[held:], owners))
         self.used.update(dict.fromkeys(prefixes, self.clock))
         assert insertion.duplicates == offered[:held]
         assert insertion.taken == offered[held:]
@@ -74,15 +78,38 @@ class TreeAgainstModel(RuleBasedStateMachine):
         node, _ = self.locked.pop(index)
         self.tree.unlock(node)
 
+    def excess(self, place: tuple[int, str]) -> int:
+        level, name = place
+        held = sum(self.owners[prefix][level] == name for prefix in self.blocks)
+        return held - CAPS[level] if name else 0
+
+    def standing(self, place: tuple[int, str]) -> tuple[int, int]:
+        return place[0], self.excess(place)
+
+    def places(self, prefix: Prefix) -> set[tuple[int, str]]:
+        return set(enumerate(self.owners[prefix]))
+
     @rule(count=st.integers(0, 6))
     def evict(self, count: int) -> None:
-        expected = []
-        for _ in range(count):
+        """One by one: whoever is furthest beyond his cap has to give, where nobody is, who was used least recently."""
+        for block in [block for _ in range(count) for block in self.tree.evict(1)]:
+            (gone,) = (prefix for prefix, held in self.blocks.items() if held == block)
+            assert self.is_leaf(gone) and not self.is_locked(gone)
             leaves = [prefix for prefix in self.blocks if self.is_leaf(prefix) and not self.is_locked(prefix)]
-            if leaves:
-                oldest = min(leaves, key=self.used.__getitem__)
-                expected.append(self.blocks.pop(oldest))
-        assert sorted(self.tree.evict(count)) == sorted(expected)
+            givers = {place for leaf in leaves for place in self.places(leaf) if self.excess(place) > 0}
+            furthest = max(map(self.standing, givers), default=None)
+            beyond: list[tuple[int, str] | None] = [
+                place for place in givers if self.standing(place) == furthest
+            ]
+            assert any(
+                gone
+                == min(
+                    (leaf for leaf in leaves if place is None or place in self.places(leaf)),
+                    key=self.used.__getitem__,
+                )
+                for place in beyond or [None]
+            )
+            del self.blocks[gone]
 
     @invariant()
     def agree(self) -> None:

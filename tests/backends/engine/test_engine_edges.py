@@ -241,3 +241,23 @@ def test_preemption_does_not_thrash(rig: Make) -> None:
     load = engine.engine.load()
     assert load.preemptions > 0
     assert load.step_tokens < 1.5 * 16 * 47
+
+
+@pytest.mark.parametrize(("share", "kept"), [(0.5, 28), (1.0, 0)])
+def test_a_tenant_cannot_evict_what_another_keeps_within_his_share(
+    rig: Make, share: float, kept: int
+) -> None:
+    engine = rig(kv_blocks=32, tenant_share=share)
+    engine.ask(LONG, 2, tenant="modest", salt=b"m")
+    for start in range(20):
+        engine.ask([start, *LONG], 2, tenant="greedy", salt=b"g")
+    assert engine.ask(LONG, 2, tenant="modest", salt=b"m").cached == kept
+
+
+@pytest.mark.parametrize(("share", "kept"), [(0.3, 28), (1.0, 0)])
+def test_a_session_cannot_evict_what_its_tenants_others_keep(rig: Make, share: float, kept: int) -> None:
+    engine = rig(kv_blocks=32, session_share=share)
+    engine.ask(LONG, 2, tenant="t", session="quiet")
+    for start in range(20):
+        engine.ask([start + 1, start, *LONG], 2, tenant="t", session="busy")
+    assert engine.ask(LONG, 2, tenant="t", session="quiet").cached == kept
