@@ -51,6 +51,7 @@ bench: install
 	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.gateway
 	$(BIN)/python -m benchmarks.two_engines
+	$(BIN)/python -m benchmarks.isolation
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache
