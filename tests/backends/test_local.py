@@ -172,6 +172,7 @@ async def test_an_id_may_come_again_while_the_first_is_still_on_its_way(backend:
     ("order", "kind", "code"),
     [
         ("too long", Rejected, "context_length_exceeded"),
+        ("too odd", Rejected, "invalid"),
         ("too many", Overloaded, "server_is_overloaded"),
         ("late", DeadlineExceeded, "deadline_exceeded"),
         ("fail", Unavailable, "engine_error"),
