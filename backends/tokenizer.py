@@ -166,10 +166,10 @@ class Tokenizer:
         return vocabulary
 
     def names(self) -> dict[int, str]:
-        """Control tokens by id: a grammar can ask for them by name alone. Others, `<tool_call>` of Qwen among them, are
-        text, and a grammar that asks for this text gets it in whichever tokens the model likes."""
+        """Control tokens by id: a grammar can ask for them by name alone. Others are text, marks of calls among them,
+        and a grammar that asks for this text gets it in whichever tokens the model likes."""
         added = self._tokenizer.get_added_tokens_decoder()
-        return {id: token.content for id, token in sorted(added.items()) if token.special}
+        return {id: token.content for id, token in sorted(added.items()) if not self._vocabulary[id]}
 
     def token(self, id: int) -> tuple[str, bytes]:
         """One token decoded alone: its text, with U+FFFD for what is no whole character, and its bytes.

@@ -124,5 +124,6 @@ def test_marks_are_text_even_where_they_are_special(byte_model: Path, tmp_path: 
     (tmp_path / "tokenizer_config.json").write_text(msgspec.json.encode({"chat_template": template}).decode())
     ours = Tokenizer(tmp_path)
     assert [ours.vocabulary()[id] for id in range(256, 259)] == [b"<tool_call>", b"</tool_call>", b""]
+    assert ours.names() == {258: "<end>"}
     ids = ours.encode_now(Prompt(messages=(ChatMessage("user", "<tool_call>"),)))
     assert 256 not in ids

@@ -140,7 +140,9 @@ class TestControlTokens:
 
 @pytest.fixture(scope="session")
 def smollm(smollm2_folder: Path) -> Tokenizer:
-    return Tokenizer(smollm2_folder)
+    made = Tokenizer(smollm2_folder)
+    made.vocabulary()  # made once, so that no single example takes its time
+    return made
 
 
 class TestTemplates:

@@ -15,7 +15,7 @@ import pytest
 import uvloop
 from starlette.types import Scope
 
-from backends.backend import Delta, FinishReason, Usage
+from backends.backend import CallPiece, Delta, Finish, Usage
 from classifier import Assessment
 from gateway.archive import Archive
 from gateway.config import Config, Engine, Price, Tenant, Tier
@@ -47,7 +47,8 @@ class Script:
     """What becomes of each request. Pauses are in seconds."""
 
     texts: Sequence[str] = ("Hel", "", "lo")
-    finish: FinishReason | None = "stop"
+    calls: Sequence[tuple[CallPiece, ...]] = ()  # what deltas after the texts call
+    finish: Finish | None = "stop"
     refusal: Exception | None = None  # raised instead of an answer
     wait: float = 0.0  # before the answer
     pause: float = 0.0  # before each delta after the first
@@ -75,6 +76,8 @@ class ScriptedDeltas:
                 await asyncio.sleep(self._script.pause)
             self._dispatcher.pulled += 1
             yield Delta(text=text, tokens=1)
+        for calls in self._script.calls:
+            yield Delta(calls=calls, tokens=1)
         await asyncio.sleep(self._script.pause)
         if self._script.breakage is not None:
             raise self._script.breakage

@@ -1,14 +1,17 @@
 """The grammars of calls, obeyed by llguidance itself, one token a byte."""
 
+from pathlib import Path
 from typing import Any
 
 import llguidance
 import pytest
 
+from backends.engine.grammar import Constraint, GrammarCompiler
 from backends.prompt import ChatMessage, Prompt, Tool, ToolChoice
+from backends.tokenizer import Tokenizer
 from backends.tools.constraint import BAN, Unconstrainable, calls_grammar, constrained, strict_grammar
 from backends.tools.formats import FORMATS
-from backends.wire import Grammar, Sampling
+from backends.wire import Grammar, Sampling, Vocabulary
 
 (HERMES,) = [form for form in FORMATS if form.name == "hermes"]
 SCHEMA: dict[str, Any] = {
@@ -116,3 +119,27 @@ def test_any_schema_of_an_object(make: Any, schema: dict[str, Any], arguments: s
     grammar = make([Tool("f-1_x", parameters=schema)], HERMES, many=True)
     text = f'<tool_call>\n{{"name": "f-1_x", "arguments": {arguments}}}\n</tool_call>'
     assert obeys(text, grammar) and obeys(f"{text}\n{text}", grammar)
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("tools", [(WEATHER, NOW), (STRICT, NOW)])
+def test_a_real_model_may_write_calls_in_its_own_tokens(
+    qwen_05b_folder: Path, tools: tuple[Tool, ...]
+) -> None:
+    """One token for a mark, as it was trained, and then the end of the answer."""
+    tokenizer, end = Tokenizer(qwen_05b_folder), 151645
+    mode: Any = "auto" if tools[0].strict else "required"
+    prompt = Prompt(messages=(), tools=tools, tool_choice=ToolChoice(mode))
+    grammar = constrained(Sampling(max_tokens=9), prompt, HERMES, tokenizer.id_of).grammar
+    assert grammar is not None
+    vocabulary = Vocabulary(tokenizer.vocabulary(), tokenizer.names())
+    constraint = GrammarCompiler(vocabulary, frozenset({end}), 151936).compile(grammar)
+    for id in tokenizer.encode_now(Prompt(text=f"{PARIS}\n{TIME}")):
+        assert allows(constraint, id), tokenizer.token(id)
+        constraint.accept(id)
+    assert allows(constraint, end)
+
+
+def allows(constraint: Constraint, id: int) -> bool:
+    words = constraint.allowed(frozenset(), ending=True)
+    return bool(words[id >> 5] >> (id & 31) & 1)
