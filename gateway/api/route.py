@@ -45,14 +45,14 @@ class Routing:
             self._server,
         )
         decision = await self._dispatcher.decide(request)
-        return Response(msgspec.json.encode(_told(decision)), media_type="application/json")
+        return Response(msgspec.json.encode(told(decision)), media_type="application/json")
 
 
 def _decode(data: bytes) -> ChatBody | CompletionBody:
     return completions.decode(data) if "prompt" in decode_object(data) else chat.decode(data)
 
 
-def _told(decision: Decision) -> dict[str, Any]:
+def told(decision: Decision) -> dict[str, Any]:
     """`task` is null and `good` (P(good) by tier) is empty where the client named the tier or a tool
     loop keeps it: nobody judged then. `shadows` holds the tier that each shadow policy would take."""
     route = decision.route
