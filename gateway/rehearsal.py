@@ -155,6 +155,7 @@ class _Silent:
     recovering: bool = False
     tripped: bool = False
     in_flight: int = 0
+    takes_tools: bool = True
 
     async def stream(self, generation: Generation) -> AsyncGenerator[Delta, None]:
         raise Unavailable("nothing runs in a rehearsal")
