@@ -71,6 +71,8 @@ class DeltaReader:
         return delta if delta is None or not self.ended else self._last(delta, message.timings)
 
     def _check(self, output: Output) -> None:
+        if output.fault is not None:
+            raise Rejected(_in_the_clients_words(output.fault), "invalid")
         if output.finish == "error":
             _log.error("%s: generation failed: %s", self._engine, output.error)
             raise Unavailable(f"engine {self._engine} failed at this request", "engine_error")
@@ -181,8 +183,12 @@ def token_score(tokenizer: Tokenizer, id: int, score: Score) -> TokenScore:
 
 
 def _refusal(refused: Refused) -> BackendError:
-    """In the client's words: the engine's field `sampling.n` is its `n`."""
-    message = refused.message.removeprefix("sampling.")
+    message = _in_the_clients_words(refused.message)
     if refused.code == "overloaded":
         return Overloaded(message, retry_after=refused.retry_after)
     return Rejected(message, refused.code)
+
+
+def _in_the_clients_words(message: str) -> str:
+    """The engine's field `sampling.n` is the client's `n`."""
+    return message.removeprefix("sampling.")

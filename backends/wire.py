@@ -115,6 +115,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     trim: int = 0
     cached: int = 0  # prompt tokens found in the prefix cache; valid from the first output on
     error: str | None = None  # with finish "error": a sentence for the log, free of prompt text
+    fault: str | None = None  # instead of `error`, where the request is to blame: as the message of `Refused`
     timings: Timings | None = None  # with finish
 
 

@@ -267,7 +267,7 @@ class Engine:
         try:
             finish = sequence.accept(token, self._vocabulary[token])
         except GrammarError as error:
-            return [self._end(sequence, "error", now, f"its grammar: {error}")]
+            return [self._end(sequence, "error", now, fault=f"sampling.grammar: {error}")]
         if finish is not None:
             return [self._end(sequence, finish, now)]
         ids, prompt = sequence.tell(self._vocabulary), sequence.tell_prompt()
@@ -284,7 +284,12 @@ class Engine:
         return [(sequence.sender, output)]
 
     def _end(
-        self, sequence: Sequence, finish: FinishReason, now: float, error: str | None = None
+        self,
+        sequence: Sequence,
+        finish: FinishReason,
+        now: float,
+        error: str | None = None,
+        fault: str | None = None,
     ) -> tuple[bytes, Output]:
         self._remove(sequence, finish, now, keep=error is None)
         ids = sequence.tell_all()
@@ -298,6 +303,7 @@ class Engine:
             trim=sequence.trim,
             cached=sequence.cached,
             error=error,
+            fault=fault,
             timings=sequence.timings(now),
         )
         return sequence.sender, output

@@ -102,6 +102,9 @@ def test_the_failure_of_one_answer_is_that_of_all(tokenizer: Tokenizer) -> None:
     with pytest.raises(Unavailable):
         several.take(output(b"", 1, finish="error", error="why"))
     assert not several.ended  # so that the others are aborted
+    with pytest.raises(Rejected, match="^grammar: too complex") as error:
+        reader(tokenizer).take(output(b"", finish="error", fault="sampling.grammar: too complex"))
+    assert not error.value.retryable
     with pytest.raises(Rejected, match="^n: 9"):
         several.take(Refused(id="g", code="invalid", message="sampling.n: 9 is not from 1 to 8"))
     assert several.ended

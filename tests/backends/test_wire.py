@@ -70,6 +70,7 @@ FROM_ENGINE: list[FromEngine] = [
             Output(id="a", ids=[1, 2]),
             Output(id="b", finish="stop", trim=3, cached=16, timings=Timings(arrived=1.5, finished=2.5)),
             Output(id="c", finish="error", error="the device is on fire"),
+            Output(id="d", finish="error", fault="sampling.grammar: too complex"),
             Output(
                 id="d", index=7, ids=[3], scores=[Score(-0.5, [(3, -0.5), (9, -1.25)])], prompt=[Score(-2.0)]
             ),

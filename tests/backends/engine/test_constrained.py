@@ -144,7 +144,7 @@ def test_a_grammar_that_costs_too_much_later_ends_its_answer_alone(
     other = engine.submit(PROMPT)
     monkeypatch.setattr(Constraint, "accept", accept)
     engine.run()
-    assert (bad.finish, bad.last.error) == ("error", "its grammar: too complex")
+    assert (bad.finish, bad.last.fault) == ("error", "sampling.grammar: too complex")
     assert other.finish == "length"
     engine.idle()
 
