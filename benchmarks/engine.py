@@ -20,7 +20,7 @@ from backends.engine.engine import Engine
 from backends.engine.runner import load_runner
 from backends.models.checkpoint import open_checkpoint
 from backends.supervisor import HUGE_PAGES
-from backends.wire import EngineConfig, Sampling, Submit
+from backends.wire import Band, EngineConfig, Sampling, Submit
 from benchmarks.report import Report, arguments, machine, paired, publish
 
 MODEL = "smollm2-135m-instruct"
@@ -53,7 +53,8 @@ class Ours:
     def __init__(self, folder: Path, threads: int) -> None:
         self.config = EngineConfig(
             name="bench", model=str(folder), address="", events="", vocabulary="",
-            dtype="bfloat16", kv_blocks=KV_BLOCKS, max_sequences=REQUESTS, cores=threads,
+            dtype="bfloat16", kv_blocks=KV_BLOCKS, cores=threads, interactive_sequences=REQUESTS,
+            bands=(Band(rows=REQUESTS, ttft_ms=1000),), step_budget_ms=1000,  # the whole load at once, nobody waits
         )  # fmt: skip
         self.runner, _, self.vocabulary, self.context = load_runner(self.config)
         self.runner.set_threads(threads)

@@ -109,7 +109,8 @@ class Fleet:
         )
         self._engines.append(config)
         backend = LocalBackend(config, self._tokenizer(folder), context_length(folder, engine), self._event)
-        return Replica(backend, engine.model, BLOCK_SIZE, engine.max_sequences)
+        room = min(engine.max_sequences, engine.interactive_sequences)
+        return Replica(backend, engine.model, BLOCK_SIZE, room)
 
     def _remote(self, name: str, remote: Remote) -> Replica:
         key = os.environ.get(remote.api_key_env) if remote.api_key_env is not None else None
