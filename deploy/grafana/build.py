@@ -63,6 +63,11 @@ OVERVIEW: list[Panel] = [
         ("-max by (backend) (headrace_breaker_open{})", "{{backend}} breaker")]),
     ("State", "0 where a store does not answer; draining is 1 while the gateway leaves.", "none", "timeseries", 8, [
         ("min by (kind) (headrace_state_backend_up{})", "{{kind}}"), ("max(headrace_draining{})", "draining")]),
+    ("Configuration", "Its version, and tries to change it that failed in this range.", "none", "timeseries", 12, [
+        ("max by (instance) (headrace_config_version{})", "{{instance}} version"),
+        ('sum(increase(headrace_config_reloads_total{result="failure"}[$__range]))', "failed")]),
+    ("Records lost", "Of requests, since queue or disk were full.", "reqps", "timeseries", 12, [
+        (rate("headrace_records_lost_total", "reason"), "{{reason}}")]),
     ("Event loop lag", "How late the gateway runs a timer.", "s", "timeseries", 12, [
         (p(0.5, "headrace_event_loop_lag_seconds", ""), "p50"),
         (p(0.99, "headrace_event_loop_lag_seconds", ""), "p99")]),
@@ -106,6 +111,12 @@ ENGINES: list[Panel] = [
         (rate("vllm:prompt_tokens_total", "engine") + " - " + rate("vllm:prompt_tokens_cached_total", "engine"),
          "{{engine}} prompt"),
         (rate("vllm:generation_tokens_total", "engine"), "{{engine}} answer")]),
+    ("Queue", "Tokens that wait, and batch sequences that stand back for interactive ones.", "none", "timeseries", 12, [
+        ("headrace_engine_waiting_tokens{}", "{{engine}} tokens waiting"),
+        ("headrace_engine_paused{}", "{{engine}} standing back")]),
+    ("Answers at pace", "Share of interactive answers with 20 tokens per second.", "percentunit", "timeseries", 12, [
+        (rate("headrace_engine_streams_at_pace_total", "engine") + " / "
+         + rate("headrace_engine_streams_total", "engine"), "{{engine}}")]),
     ("Time in the queue", "From arrival to the first step.", "s", "timeseries", 8, [
         (p(0.95, "vllm:request_queue_time_seconds", "engine"), "{{engine}} p95")]),
     ("Prefill", "From the first step to the first token.", "s", "timeseries", 8, [

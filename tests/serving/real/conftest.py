@@ -19,8 +19,10 @@ state: {{folder: {folder}}}
 telemetry: {{otlp_endpoint: {collector}}}
 tiers:
   - name: 7b
+    price: {{input: 0.1, cached: 0.01, output: 0.1}}
     engines: [{{model: {model}, dtype: float32, kv_tokens: 4096, token_budget: 128}}]
   - name: 70b
+    price: {{input: 1.5, cached: 0.15, output: 1.5}}
     engines: [{{model: {model}, dtype: float32, kv_tokens: 4096}}]
 anonymous: {{name: anonymous, policy: {{floor: 0.0}}}}
 tenants:
