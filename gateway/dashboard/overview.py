@@ -13,6 +13,7 @@ from gateway.dashboard.watch import Watch
 from gateway.metrics import ANSWERING, NO_ERROR, STORES, Metrics
 from gateway.tiers import Replica, Tier
 
+PATIENCE = 1.0  # seconds
 SHOWN_REQUESTS = 40
 SHOWN_TENANTS = 20
 RATE_BUCKETS = 2  # of the history, for tokens per second
@@ -66,9 +67,9 @@ class Overview:
             latest=tuple(_brief(record) for record in self._watch.latest(SHOWN_REQUESTS)),
         )
 
-    def request(self, request_id: str) -> Record | None:
-        """One that is over and not yet forgotten."""
-        return self._watch.find(request_id)
+    async def request(self, request_id: str) -> Record | None:
+        """One that is over, or just about to be, and not yet forgotten."""
+        return await self._watch.settled(request_id, PATIENCE)
 
     def _requests(self) -> tuple[int, int]:
         ended: Counter[bool] = Counter()

@@ -78,7 +78,7 @@ class Dashboard:
         await _json(self._encoded())(scope, receive, send)
 
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
-        record = self._overview.request(scope["path_params"]["id"])
+        record = await self._overview.request(scope["path_params"]["id"])
         if record is None:
             raise ApiError(404, "This request is not kept, or not any more.", code="request_not_found")
         await _json(msgspec.json.encode(record))(scope, receive, send)

@@ -1,5 +1,7 @@
 """What the gateway remembers of itself for whoever looks: in memory, bounded, without content."""
 
+import asyncio
+import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +13,7 @@ from gateway.exchange import Exchange
 from gateway.metrics import ANSWERING
 
 KEPT = 500  # requests
+LOOK_AGAIN = 0.02  # seconds
 
 
 class Watch:
@@ -54,6 +57,19 @@ class Watch:
 
     def running_by_tenant(self) -> Counter[str]:
         return Counter(e.tenant.name for e in self._running.values() if e.tenant is not None)
+
+    async def settled(self, request_id: str, patience: float) -> Record | None:
+        """As `find`; a request that has not quite ended gets up to `patience` seconds for it.
+
+        A client has its answer a moment before that is written down.
+        """
+        end = time.monotonic() + patience
+        while self._runs(request_id) and time.monotonic() < end:
+            await asyncio.sleep(LOOK_AGAIN)
+        return self.find(request_id)
+
+    def _runs(self, request_id: str) -> bool:
+        return any(exchange.id == request_id for exchange in self._running.values())
 
     def latest(self, count: int) -> list[Record]:
         """The newest first."""

@@ -3,6 +3,7 @@
 import { byId, onChange } from "./dom.js";
 import { drawFlow } from "./flow.js";
 import { drawFigures } from "./figures.js";
+import { listenToStates } from "./gateway.js";
 import { drawFirstTokens, drawRates } from "./charts.js";
 import { drawRequests } from "./requests.js";
 import { drawTenants } from "./tenants.js";
@@ -60,7 +61,7 @@ function say(words, trouble) {
 }
 
 function listen() {
-  const events = new EventSource("/dashboard/events");
+  const events = listenToStates();
   events.onmessage = (event) => show(JSON.parse(event.data));
   events.onerror = () => {
     say("The gateway does not answer. Trying again.", true);

@@ -1,6 +1,7 @@
 // The last requests. Each opens into its course: a waterfall of what was done for it, and its ledger.
 
 import { el } from "./dom.js";
+import { recordOf } from "./gateway.js";
 import { count, money, NOTHING, percent, seconds, timeOfDay } from "./words.js";
 
 const shown = new Map(); // by id and time, the list items
@@ -56,11 +57,6 @@ async function courseOf(id) {
   const record = await recordOf(id);
   if (record === null) return el("p", { class: "note" }, "The gateway does not keep this request any more.");
   return el("div", { class: "course" }, facts(record), waterfall(record), ledger(record));
-}
-
-export async function recordOf(id) {
-  const answer = await fetch(`/dashboard/requests/${encodeURIComponent(id)}`);
-  return answer.ok ? answer.json() : null;
 }
 
 function facts(record) {

@@ -1,7 +1,8 @@
 // A prompt through the gateway's own front door: first where it would go, then the answer as it comes, then its course.
 
 import { byId, el } from "./dom.js";
-import { recordOf, waterfall } from "./requests.js";
+import { post, recordOf } from "./gateway.js";
+import { waterfall } from "./requests.js";
 import { meter } from "./tiers.js";
 import { count, percent, seconds } from "./words.js";
 
@@ -54,14 +55,6 @@ function tell(words, trouble = false) {
   byId("tried").classList.toggle("trouble", trouble);
 }
 
-async function post(path, body, signal) {
-  const response = await fetch(`/dashboard/${path}`, {
-    method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal,
-  });
-  if (!response.ok) throw new Error((await response.json()).error.message);
-  return response;
-}
-
 async function decide(body, signal) {
   return (await post("route", body, signal)).json();
 }
@@ -92,18 +85,8 @@ async function answer(body, signal) {
   }
   const whole = (performance.now() - began) / 1000;
   tell(`${response.headers.get("x-headrace-tier")} answered: first text after ${seconds(first)}, all after ${seconds(whole)}.`);
-  const record = await settled(response.headers.get("x-request-id"));
+  const record = await recordOf(response.headers.get("x-request-id"));
   if (record !== null) byId("course").replaceChildren(waterfall(record));
-}
-
-// An answer is settled just after its last byte has come.
-async function settled(id) {
-  for (const wait of [0, 100, 400]) {
-    await new Promise((resolve) => setTimeout(resolve, wait));
-    const record = await recordOf(id);
-    if (record !== null) return record;
-  }
-  return null;
 }
 
 async function* events(body) {

@@ -33,6 +33,7 @@ tiers:
 tenants:
   - name: boss
     admin: true
+    policy: {{floor: 0.0}}
     keys: [{{prefix: "{prefix}", digest: "{digest}"}}]
     limits: {{requests_per_minute: 600, tokens_per_minute: 100000, parallel: 16}}
 {anonymous}

@@ -1,5 +1,6 @@
 """What is remembered of calls and engines: enough to see what happened, never what was said."""
 
+import asyncio
 import time
 from typing import Any
 
@@ -99,6 +100,16 @@ def test_it_keeps_the_last_ones_and_finds_the_newest_of_a_name() -> None:
     assert [record.id for record in watch.latest(3)] == ["4", "3", "2"]
     assert len(watch.latest(10 * KEPT)) == KEPT
     assert watch.find("nobody's") is None
+
+
+async def test_a_request_that_is_just_about_to_end_is_waited_for() -> None:
+    watch = Watch({})
+    with watch.running(exchange("slow")):
+        asking = asyncio.create_task(watch.settled("slow", 5.0))
+        assert await watch.settled("slow", 0.05) is None
+        assert await watch.settled("nobody's", 5.0) is None
+    found = await asking
+    assert found is not None and found.id == "slow"
 
 
 def test_a_call_that_raises_is_kept_too() -> None:
