@@ -10,6 +10,8 @@ import pytest
 from backends.chat_template import ChatTemplate, message_fields, tool_fields
 from backends.prompt import ChatMessage, Prompt, Tool, ToolCall
 from backends.tokenizer import TemplateError, Tokenizer
+from backends.tools.calls import joined
+from backends.tools.parser import CallParser
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"město": {"type": "string"}}}
 TOOLS = (Tool("weather", "Of a city", SCHEMA), Tool("now"))
@@ -89,6 +91,27 @@ def test_nothing_of_tools_or_calls_can_write_control_tokens(qwen_05b_folder: Pat
         return [id for id in tokenizer.encode_now(prompt) if not tokenizer.vocabulary()[id]]
 
     assert control(wicked) == control(innocent)
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("said", ["", "I look."])
+def test_a_call_comes_back_as_the_model_wrote_it(qwen_05b_folder: Path, said: str) -> None:
+    """So that the next request of the loop finds all of it in the prefix cache."""
+    tokenizer = Tokenizer(qwen_05b_folder)
+    form = tokenizer.tools.format
+    assert form is not None
+    calls = [
+        f'<tool_call>\n{{"name": "weather", "arguments": {text}}}\n</tool_call>'
+        for text in (CALL.arguments, "{}")
+    ]
+    written = "\n".join([*filter(None, [said]), *calls])
+    heard = CallParser(form).finish(written)
+    answer = ChatMessage("assistant", heard.text, tool_calls=joined(heard.calls))
+    question = Prompt(messages=CONVERSATION[:1], tools=TOOLS)
+    following = Prompt(messages=(*CONVERSATION[:1], answer, *RESULTS), tools=TOOLS)
+    before = tokenizer.encode_now(question) + tokenizer.encode_now(Prompt(text=written))
+    after = tokenizer.encode_now(following)
+    assert after[: len(before)] == before
 
 
 @pytest.mark.models

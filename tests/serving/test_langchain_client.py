@@ -1,15 +1,18 @@
 """The unmodified `langchain-openai` client against the front door: what its users do every day."""
 
+import functools
+import operator
 from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_openai import ChatOpenAI, OpenAI
 
+from backends.backend import CallPiece
 from gateway.errors import ApiError
 
 TALK: Any = [SystemMessage("Be terse."), HumanMessage("Hi"), AIMessage("Hello"), HumanMessage("And now?")]
@@ -61,6 +64,37 @@ async def test_astream_and_abatch(chat: ChatOpenAI) -> None:
 def test_batch(chat: ChatOpenAI, front: Any) -> None:
     assert [answer.content for answer in chat.batch(["a", "b", "c"])] == ["Hello"] * 3
     assert len(front.dispatcher.requests) == 3
+
+
+def weather(city: str) -> str:
+    """Of a city."""
+    return f"Sun in {city}"
+
+
+@pytest.mark.parametrize("texts", [("I ", "look."), ()])
+def test_tools(chat: ChatOpenAI, front: Any, texts: tuple[str, ...]) -> None:
+    front.dispatcher.script.texts, front.dispatcher.script.finish = texts, "tool_calls"
+    front.dispatcher.script.calls = [
+        (CallPiece(index=0, id="call_a", name="weather"), CallPiece(index=0, arguments='{"city": ')),
+        (CallPiece(index=0, arguments='"Paris"}'), CallPiece(index=1, id="call_b", name="weather")),
+        (CallPiece(index=1, arguments='{"city": "Rome"}'),),
+    ]
+    bound = chat.bind_tools([weather], tool_choice="any", parallel_tool_calls=True)
+    answer = bound.invoke("Weather in Paris and Rome?")
+    assert [(call["id"], call["args"]) for call in answer.tool_calls] == [
+        ("call_a", {"city": "Paris"}),
+        ("call_b", {"city": "Rome"}),
+    ]
+    assert answer.content == "".join(texts)
+    prompt = front.dispatcher.requests[-1].prompt
+    assert (prompt.tools[0].name, prompt.tool_choice.mode) == ("weather", "required")
+    streamed = functools.reduce(operator.add, bound.stream("Weather in Paris and Rome?"))
+    assert streamed.tool_calls == answer.tool_calls and streamed.content == answer.content
+    results = [ToolMessage(weather(**call["args"]), tool_call_id=call["id"]) for call in answer.tool_calls]
+    chat.invoke([HumanMessage("Weather in Paris and Rome?"), answer, *results])
+    _, called, first, second = front.dispatcher.requests[-1].prompt.messages
+    assert [call.id for call in called.tool_calls] == [first.tool_call_id, second.tool_call_id]
+    assert second.content == "Sun in Rome"
 
 
 def test_a_chain_with_options(front: Any) -> None:
