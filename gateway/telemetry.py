@@ -141,7 +141,7 @@ class Traces:
         try:
             with self._tracer.start_as_current_span(
                 f"{method} {route}",
-                context=self._propagator.extract(headers, Context()),
+                context=self._propagator.extract(_traceparent(headers), Context()),
                 kind=SpanKind.SERVER,
                 attributes={"http.request.method": method, "http.route": route},
                 record_exception=False,
@@ -321,3 +321,9 @@ def _in_trace(generation: Generation, span: Span) -> Generation:
 
 def _nanoseconds(seconds: float) -> int:
     return int(seconds * 1e9)
+
+
+def _traceparent(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """What a call's trace goes on from: ids, and none of what a client may write into `tracestate`."""
+    given = headers.get("traceparent")
+    return {} if given is None else {"traceparent": given}
