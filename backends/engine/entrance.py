@@ -19,6 +19,7 @@ class Entrance:
         self._rows = 0
         self._closed = False
         self._matches: dict[int, Match] = {}
+        self._heads: dict[Level, Mapping[str, Sequence]] = {}  # as long as nobody starts
         self._claim: tuple[Level, str] | None = None  # whose first in line waits for blocks
 
     def open(self, rows: int) -> None:
@@ -26,18 +27,29 @@ class Entrance:
         self._rows = rows
         self._closed = False
         self._matches = {}
+        self._heads = {}
 
     def levels(self) -> list[Level]:
         return self._queues.waiting.levels()
 
     def heads(self, level: Level) -> Mapping[str, Sequence]:
+        if level not in self._heads:
+            self._heads[level] = self._look(level)
+        return self._heads[level]
+
+    def _look(self, level: Level) -> Mapping[str, Sequence]:
         if self._closed or not self._queues.has_room(level, self._rows):
             return {}
-        heads = {
-            tenant: head
-            for tenant, head in self._queues.waiting.heads(level).items()
-            if not self._queues.exceeds_share(head, self.match(head))
-        }
+        heads = self._queues.waiting.heads(level)
+        if len(self._queues.waiting.tenants()) > 1:
+            used = self._queues.blocks_by_tenant()
+            exceeding = [
+                tenant
+                for tenant, head in heads.items()
+                if self._queues.exceeds_share(head, self.match(head), used[tenant])
+            ]
+            for tenant in exceeding:
+                del heads[tenant]
         return self._claimed(level, heads)
 
     def _claimed(self, level: Level, heads: Mapping[str, Sequence]) -> Mapping[str, Sequence]:
@@ -64,6 +76,7 @@ class Entrance:
 
     def start(self, sequence: Sequence) -> bool:
         match = self.match(sequence)
+        self._heads = {}
         if self._queues.lacking_blocks(sequence, match) > 0:
             self._claim = sequence.level, sequence.tenant
             self._closed = True

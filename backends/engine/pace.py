@@ -19,6 +19,9 @@ FAMILIAR = 4  # steps of either kind, before which nothing is foretold
 FIRST_CHUNK = 32  # tokens; no chunk beside decoding rows is more than twice what has been tried
 RIDGE = 1e-6  # keeps what never varied from being blamed
 STRETCH = 2.0  # times as long as without prompts is a step, where no budget is set
+WORTHWHILE = (
+    4.0  # times as long as an empty step should one of prompts alone be, or its weights are read for little
+)
 
 Floats = NDArray[np.float64]
 SCALES = np.array([1.0, 100.0, 1e5, 1e4])  # of a step, its tokens, pairs, and context gathered for chunks
@@ -126,6 +129,8 @@ class StepBudget:
         if decoding.rows:
             self.tokens = min(tokens, max(FIRST_CHUNK, 2 * model.largest))
             target = STRETCH * alone if stretch else max(target, alone * (1 + 1 / 4))
+        else:
+            target = max(target, WORTHWHILE * alone)
         self._end = max(target, alone)
 
     def affords(self, start: int, count: int) -> int:

@@ -50,11 +50,8 @@ class Queues:
         reserved = sum(self.reserve(each) for each in self.running)
         return self._cache.cost(sequence, match) + reserved - self._cache.available
 
-    def exceeds_share(self, sequence: Sequence, match: Match) -> bool:
-        """Whether its tenant, who has others running, would have more than his share while other tenants wait."""
-        if len(self.waiting.tenants()) < 2:
-            return False
-        used = self.blocks_by_tenant()[sequence.tenant]
+    def exceeds_share(self, sequence: Sequence, match: Match, used: int) -> bool:
+        """Whether its tenant, who has others running with `used` blocks, would have more than his share."""
         more = self._cache.span(len(sequence.ids)) - len(match.blocks)
         return 0 < used and used + more > self.share
 

@@ -99,6 +99,11 @@ def test_a_step_has_the_time_it_is_given() -> None:
         assert seconds(decoding.and_span(2000, count)) == pytest.approx(0.06, rel=0.05)
 
 
+def test_weights_are_not_read_for_a_few_tokens_where_nobody_waits_for_the_next_one() -> None:
+    budget = StepBudget(taught(slower=100), Work(), 500, 0.06, stretch=True)
+    assert budget.affords(0, 500) == pytest.approx(3 * 0.01 / 0.0005, rel=0.1)
+
+
 def test_what_one_prompt_takes_is_gone_for_the_next() -> None:
     budget = StepBudget(taught(), DECODING, 500, 9.9, stretch=True)
     whole = budget.affords(0, 500)
