@@ -1,8 +1,9 @@
 """The model card that lies beside an artefact, with the figures that were measured of it."""
 
+from classifier import corpus
 from classifier.artefact import Meta
 from classifier.features import BUCKETS, STRUCTURE
-from classifier.figures import table
+from classifier.figures import pages
 
 NAME = "MODEL_CARD.md"
 
@@ -10,50 +11,68 @@ _TEXT = """\
 # Prompt classifier of Headrace
 
 Made by `headrace train`; do not edit. It reads a prompt, before any model has run, and says
-- for each tier (7b, 13b, 70b) the probability that the tier's answer is good, and
+- for each tier ({tiers}) the probability that the tier's answer is good, and
 - which task it is: {tasks}.
 
 ## What it is
 A linear model over {structure} structure features and {buckets:,} buckets of hashed word 1- and 2-grams, taken from
 the first and the last 2,000 characters. Each tier has a calibrated logistic head; a dearer tier's estimate is never
-below a cheaper one's. `70b` minus `7b` is what a request may gain by the dearer tier, and it is this gain that routing
-should weigh: a prompt that is hopeless for the largest tier too is hard, and gains nothing there.
+below a cheaper one's. `{dearest}` minus `{cheapest}` is what a request may gain by the dearer tier, and it is this gain
+that routing should weigh: a prompt that is hopeless for the largest tier too is hard, and gains nothing there.
 
 ## What it was fitted on
-Graded answers of Llama-2-chat 7B, 13B and 70B to GSM8K, MATH, MMLU, BBH, HumanEval+ and MT-Bench (FastEval,
-Apache-2.0); for tasks, prompts of LLMRouter, HumanEval, self-instruct templates, Spec-Bench and MT-Bench (MIT and
-Apache-2.0) and some two hundred everyday prompts written for this project. A fifth of the questions, chosen by a
-hash of their text, was kept out of all fitting of weights; the penalties and the scale of the n-grams came from a
-coarse grid over all rows, so that the held-out figures flatter by that much. SHA-256 of the files:
+{origin} A fifth of the questions, chosen by a hash of their text, was kept out of all fitting and of all choices: the
+penalty, the scale of the n-grams and the number of buckets come from cross-validation on the other four fifths and on
+public outcomes of other models. SHA-256 of the files:
 
 {data}
 
 ## What was measured
-APGR is the share of the quality gap between the cheapest and the dearest tier that ranking recovers, averaged over
-all shares of requests sent up; 0.5 is chance. In brackets stands the 95% interval of a bootstrap over questions.
+APGR is the share of the quality gap between the cheap and the dear tier that ranking recovers, averaged over all
+shares of requests sent up (0.5 is chance); CPT(50) and CPT(80) are the shares that recover 50 and 80% of it. "Kept" is
+quality as a share of the dear tier's, with so many requests on the small one, or at so much of the cost. AUC is of the
+requests that gain against those that do not. In brackets stand 95% intervals of a bootstrap over questions.
 
-| figure | value |
-|---|---|
 {figures}
 
 ## How far to trust it
-- Where an interval includes 0.5 or lies below it, nothing is known about the order of requests, and on data of
+{trust}- Where an interval includes 0.5 or lies below it, nothing is known about the order of requests, and on data of
   other origin that is the rule; ranking by mere length often does as well or better. Much of the pooled figure is
-  knowing which kind of benchmark a prompt comes from. A prompt tells little about which of two models will be
-  right; labels from one's own traffic, and judging the answer itself, tell more.
-- The probabilities are calibrated for Llama-2-chat on prompts like the benchmarks above, where a good answer means
-  a correct one. With other models the order of tiers still holds, the numbers do not: fit again on own outcomes.
+  knowing which kind of benchmark a prompt comes from: see the line of the source's name, and the figures within a
+  source. A prompt tells little about which of two models will be right; labels from one's own traffic, and judging the
+  answer itself, tell more.
 - Mostly English. Chat is learnt from few examples; its figures say little.
 - Texts are read at their two ends only: what stands in the middle of a long prompt is not seen.
+"""
+
+_PUBLIC = """\
+Graded answers of Llama-2-chat 7B, 13B and 70B to GSM8K, MATH, MMLU, BBH, HumanEval+ and MT-Bench (FastEval,
+Apache-2.0); for tasks, prompts of LLMRouter, HumanEval, self-instruct templates, Spec-Bench and MT-Bench (MIT and
+Apache-2.0) and some two hundred everyday prompts written for this project."""
+
+_OWN = """\
+Graded answers of the tiers {tiers}, in the files below; the task model is the one that ships with Headrace, and so are
+its figures."""
+
+_OF_LLAMA = """\
+- The probabilities are calibrated for Llama-2-chat on prompts like the benchmarks above, where a good answer means
+  a correct one. With other models the order of tiers still holds, the numbers do not: fit again on own outcomes.
 """
 
 
 def render(meta: Meta) -> str:
     """The card as Markdown."""
+    public = corpus.TIER_OUTCOMES in meta.data
+    tiers = ", ".join(meta.tiers)
     return _TEXT.format(
+        tiers=tiers,
         tasks=", ".join(meta.tasks),
         structure=len(STRUCTURE),
         buckets=BUCKETS,
+        dearest=meta.tiers[-1],
+        cheapest=meta.tiers[0],
+        origin=_PUBLIC if public else _OWN.format(tiers=tiers),
         data="\n".join(f"    {digest}  {name}" for name, digest in meta.data.items()),
-        figures="\n".join(f"| {name} | {value} |" for name, value in table(meta.figures)),
+        figures=pages(meta.figures),
+        trust=_OF_LLAMA if public else "",
     )

@@ -7,16 +7,18 @@ version of a data set moves no question from one side to the other, and two turn
 import gzip
 import hashlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from classifier import Task, everyday
 
 TIERS = ("7b", "13b", "70b")
+TIER_COLUMNS = tuple(f"y_{tier}" for tier in TIERS)
+PAIR_COLUMNS = ("y_weak", "y_strong")
 TIER_OUTCOMES = "llama2_tiers.jsonl.gz"
 TASK_TYPES = "task_types.jsonl.gz"
 FOLLOW_UPS = "mt_bench_questions.jsonl.gz"
@@ -54,20 +56,12 @@ class Example:
     task: Task
 
 
-class _TierLine(msgspec.Struct):
-    id: str
-    source: str
-    prompt: str
-    y_7b: float
-    y_13b: float
-    y_70b: float
+class _OutcomeLine(msgspec.Struct):
+    """The columns with outcomes are named by whoever reads, and looked up in the line itself."""
 
-
-class _PairLine(msgspec.Struct):
-    source: str
     prompt: str
-    y_weak: float
-    y_strong: float
+    source: str = ""
+    id: str = ""
 
 
 class _TaskLine(msgspec.Struct):
@@ -83,21 +77,46 @@ class _TurnsLine(msgspec.Struct):
 
 def outcomes(folder: Path, name: str = TIER_OUTCOMES) -> list[Outcome]:
     """Graded answers of the three tiers. Raises CorpusError."""
-    lines = list(_lines(folder / name, _TierLine))
-    shortest: dict[str, str] = {}  # a later turn's prompt holds the first turn's
-    for line in lines:
-        known = shortest.setdefault(_question_id(line), line.prompt)
-        shortest[_question_id(line)] = min(known, line.prompt, key=len)
-    return [
-        Outcome(line.source, shortest[_question_id(line)], line.prompt, (line.y_7b, line.y_13b, line.y_70b))
-        for line in lines
-    ]
+    return read_outcomes(folder / name, TIER_COLUMNS)
 
 
 def pairs(folder: Path) -> list[Outcome]:
     """Graded answers of a weak and a strong model that are none of the tiers. Raises CorpusError."""
-    lines = _lines(folder / MIXTRAL, _PairLine)
-    return [Outcome(line.source, line.prompt, line.prompt, (line.y_weak, line.y_strong)) for line in lines]
+    return read_outcomes(folder / MIXTRAL, PAIR_COLUMNS)
+
+
+def read_outcomes(path: Path, columns: Sequence[str]) -> list[Outcome]:
+    """Lines of JSON, gzipped or not, with `prompt` and the `columns` (also those of an object `scores`), which hold
+    numbers in [0, 1], the cheapest tier's first; `source` and `id` where there are any. Raises CorpusError."""
+    lines = []
+    for number, data in _numbered(path):
+        try:
+            line = msgspec.json.decode(data, type=_OutcomeLine)
+            lines.append((line, _graded(msgspec.json.decode(data), columns)))
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+            raise CorpusError(f"{path.name}, line {number}: {error}") from error
+    shortest: dict[str, str] = {}  # a later turn's prompt holds the first turn's
+    for line, _ in lines:
+        known = shortest.setdefault(_question_id(line), line.prompt)
+        shortest[_question_id(line)] = min(known, line.prompt, key=len)
+    return [
+        Outcome(line.source or path.name.split(".")[0], shortest[_question_id(line)], line.prompt, good)
+        for line, good in lines
+    ]
+
+
+def _graded(fields: dict[str, Any], columns: Sequence[str]) -> tuple[float, ...]:
+    """Raises ValueError."""
+    scores = fields.get("scores")
+    known = {**(scores if isinstance(scores, dict) else {}), **fields}
+    values = []
+    for column in columns:
+        value = known.get(column)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            what = "is missing" if value is None else f"must be a number from 0 to 1, not {value!r:.40}"
+            raise ValueError(f"{column} {what}")
+        values.append(float(value))
+    return tuple(values)
 
 
 def examples(folder: Path) -> list[Example]:
@@ -123,18 +142,29 @@ def digests(folder: Path) -> dict[str, str]:
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in FITTED_ON}
 
 
-def _question_id(line: _TierLine) -> str:
-    return line.id.rsplit("/", 1)[0] if line.source == "mtbench" else line.id
+def _question_id(line: _OutcomeLine) -> str:
+    """Turns of one conversation share theirs; what has none is a question of its own."""
+    return line.id.rsplit("/", 1)[0] if line.source == "mtbench" and line.id else line.id or line.prompt
 
 
 def _lines(path: Path, shape: type[T]) -> Iterator[T]:
     decoder = msgspec.json.Decoder(shape)
+    for number, line in _numbered(path):
+        try:
+            yield decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise CorpusError(f"{path.name}, line {number}: {error}") from error
+
+
+def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not blank, by number."""
     number = 1
     try:
-        with gzip.open(path) as file:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for line in file:
-                yield decoder.decode(line)
+                if line.strip():
+                    yield number, line
                 number += 1
-    except (OSError, EOFError, zlib.error, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise CorpusError(f"{path.name}, line {number}: {reason}") from error

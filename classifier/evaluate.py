@@ -1,53 +1,35 @@
-"""Measure an artefact on the held-out fifth of the data sets: `python -m classifier.evaluate --data FOLDER`.
+"""`headrace evaluate router`: how well an artefact routes on graded answers; and the figures that training writes.
 
-`headrace train` does the same for what it has fitted. Fitting is not needed here, so neither is scikit-learn. What
-only fitting can tell (cross-validation) is taken over from the artefact.
+Rows that the artefact was fitted on are left out of what is said of it. Scoring needs no scikit-learn; only what own
+labels would be worth is found by fitting.
 """
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
-from classifier import Assessment, artefact, corpus
+from classifier import artefact, corpus
 from classifier.artefact import ArtefactError
 from classifier.corpus import CorpusError, Example, Outcome
-from classifier.figures import CrossValidated, Figures, TaskFigures, TierFigures, print_table
-from classifier.measures import Floats, Interval, apgr, apgr_interval, calibration_error, log_loss
+from classifier.figures import TaskFigures, router_pages
 from classifier.model import Classifier
+from classifier.ranking import Compared, compare, gains_by_source
+from classifier.refitted import Refitted
+from classifier.router import LLAMA_PRICES, Assess, RouterFigures, estimates, measure_router
 
-Assess = Callable[[str], Assessment]
-
-
-def measure(assess: Assess, data: Path, cross_validated: CrossValidated, unseen: float) -> Figures:
-    """All figures; `cross_validated` and `unseen` are what fitting has told. Raises CorpusError."""
-    outcomes = [row for row in corpus.outcomes(data) if corpus.fold(row.question) is None]
-    examples = [row for row in corpus.examples(data) if corpus.fold(row.prompt) is None]
-    return Figures(
-        tiers=tier_figures(assess, outcomes),
-        cross_validated=cross_validated,
-        tasks=task_figures(assess, examples, unseen),
-        elsewhere=elsewhere(assess, data),
-    )
+PAIR_PRICES = (LLAMA_PRICES[0], LLAMA_PRICES[-1])
 
 
-def tier_figures(assess: Assess, rows: Sequence[Outcome]) -> TierFigures:
-    """Figures of P(good) on `rows`."""
-    good, truth = estimates(assess, rows), qualities(rows)
-    gain, expected = truth[:, -1] - truth[:, 0], good[:, -1] - good[:, 0]
-    by_tier = {tier: (good[:, i], truth[:, i]) for i, tier in enumerate(corpus.TIERS)}
-    return TierFigures(
-        rows=len(rows),
-        apgr=apgr_interval(expected, gain, [row.question for row in rows]),
-        apgr_longest_first=apgr(lengths(rows), gain),
-        apgr_hardest_first=apgr(-good[:, 0], gain),
-        calibration={tier: calibration_error(*both) for tier, both in by_tier.items()},
-        log_loss={tier: log_loss(*both) for tier, both in by_tier.items()},
-        log_loss_of_mean={tier: log_loss(np.full_like(y, y.mean()), y) for tier, (_, y) in by_tier.items()},
-        mean={tier: float(y.mean()) for tier, (_, y) in by_tier.items()},
-    )
+class Report(RouterFigures, frozen=True, kw_only=True):
+    """What stands in the JSON file. `refitted`: null where it was not asked for."""
+
+    prices: tuple[float, ...]
+    milliseconds: dict[str, tuple[float, float]]  # median and 99th percentile of one assessment
+    refitted: Refitted | None
 
 
 def task_figures(assess: Assess, rows: Sequence[Example], unseen: float) -> TaskFigures:
@@ -68,34 +50,25 @@ def task_figures(assess: Assess, rows: Sequence[Example], unseen: float) -> Task
     )
 
 
-def elsewhere(assess: Assess, data: Path) -> dict[str, tuple[Interval, float]]:
-    """APGR on data sets that nothing was fitted on, where they are present; what was trained on is left out."""
-    found: dict[str, tuple[Interval, float]] = {}
+def elsewhere(assess: Assess, data: Path) -> dict[str, Compared]:
+    """On data sets that nothing was fitted on, where they are present; what was trained on is left out."""
+    found: dict[str, Compared] = {}
+    ratio = PAIR_PRICES[0] / PAIR_PRICES[1]
     if (data / corpus.ALPACA).exists():
-        found["AlpacaEval, the same models"] = _ranking(assess, corpus.outcomes(data, corpus.ALPACA))
+        rows = corpus.outcomes(data, corpus.ALPACA)
+        found["AlpacaEval, the same models"] = _compared(assess, rows, ratio)
     if (data / corpus.MIXTRAL).exists():
         seen = {row.question for row in corpus.outcomes(data) if corpus.fold(row.question) is not None}
-        rows = [row for row in corpus.pairs(data) if row.question not in seen]
-        for source in sorted({row.source for row in rows}):
-            found[f"{source}, Mixtral to GPT-4"] = _ranking(
-                assess, [row for row in rows if row.source == source]
-            )
+        pairs = [row for row in corpus.pairs(data) if row.question not in seen]
+        for source in sorted({row.source for row in pairs}):
+            rows = [row for row in pairs if row.source == source]
+            found[f"{source}, Mixtral to GPT-4"] = _compared(assess, rows, ratio)
     return found
 
 
-def estimates(assess: Assess, rows: Sequence[Outcome]) -> Floats:
-    """P(good), (rows, tiers)."""
-    return np.array([list(assess(row.prompt).good.values()) for row in rows])
-
-
-def qualities(rows: Sequence[Outcome]) -> Floats:
-    """What the answers were worth, (rows, tiers)."""
-    return np.array([row.good for row in rows])
-
-
-def lengths(rows: Sequence[Outcome]) -> Floats:
-    """Characters of the prompts, (rows,)."""
-    return np.array([float(len(row.prompt)) for row in rows])
+def _compared(assess: Assess, rows: Sequence[Outcome], ratio: float) -> Compared:
+    good = estimates(assess, rows)
+    return compare(good[:, -1] - good[:, 0], rows, gains_by_source(rows, rows), ratio)
 
 
 def latency(assess: Assess, texts: Sequence[str]) -> tuple[float, float]:
@@ -105,48 +78,134 @@ def latency(assess: Assess, texts: Sequence[str]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _ranking(assess: Assess, rows: Sequence[Outcome]) -> tuple[Interval, float]:
-    good, truth = estimates(assess, rows), qualities(rows)
-    gain = truth[:, -1] - truth[:, 0]
-    interval = apgr_interval(good[:, -1] - good[:, 0], gain, [row.question for row in rows])
-    return interval, apgr(lengths(rows), gain)
-
-
 def _share(values: Iterable[bool]) -> float:
     flags = list(values)
     return sum(flags) / len(flags) if flags else 0.0
 
 
+def evaluate(
+    files: Sequence[Path],
+    folder: Path,
+    *,
+    columns: Sequence[str] | None = None,
+    sources: Sequence[str] = (),
+    prices: Sequence[float] | None = None,
+    fit: bool = True,
+) -> Report:
+    """`folder`: of the artefact; `columns`: of the cheap and the dear model, where they are not the artefact's tiers;
+    `sources`: only these; `prices` of the tiers; `fit`: see what own labels are worth. Raises CorpusError,
+    ArtefactError."""
+    weights, meta = artefact.load(folder)
+    reference = artefact.load_reference(folder)
+    columns = columns or [f"y_{tier}" for tier in meta.tiers]
+    prices = prices or (LLAMA_PRICES if len(columns) == len(LLAMA_PRICES) else PAIR_PRICES)
+    if len(prices) != len(columns):
+        raise CorpusError(f"prices: {len(columns)} are needed, one for each of {', '.join(columns)}")
+    known = [row for file in files for row in corpus.read_outcomes(file, columns)]
+    known = [row for row in known if not sources or row.source in sources]
+    rows = [row for row in known if not reference.fitted(row.question)]
+    if not rows:
+        raise CorpusError(f"no rows are left of {len(known)} that the artefact was not fitted on")
+    classifier = Classifier(weights, meta.tiers, meta.tasks)
+    good = estimates(classifier.assess, rows)
+    if len(columns) != len(meta.tiers):
+        good = good[:, [0, -1]]
+    found = measure_router(good, rows, known, columns, prices)
+    return Report(
+        **msgspec.structs.asdict(found),
+        prices=tuple(prices),
+        milliseconds=_milliseconds(classifier.assess, rows),
+        refitted=_refitted(known, prices) if fit else None,
+    )
+
+
+def _milliseconds(assess: Assess, rows: Sequence[Outcome]) -> dict[str, tuple[float, float]]:
+    texts = {
+        "these prompts": [row.prompt for row in rows][:2000],
+        "32,000 characters": ["a few words more, " * 1778] * 200,
+    }
+    return {name: _rounded(latency(assess, each)) for name, each in texts.items()}
+
+
+def _rounded(seconds: tuple[float, float]) -> tuple[float, float]:
+    return round(seconds[0] * 1e3, 3), round(seconds[1] * 1e3, 3)
+
+
+def _refitted(rows: Sequence[Outcome], prices: Sequence[float]) -> Refitted:
+    from classifier.refit import refit  # scikit-learn
+
+    return refit(rows, prices)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print latency and figures of an artefact."""
-    parser = argparse.ArgumentParser(prog="headrace evaluate", description=main.__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
-    parser.add_argument("--artefact", type=Path, default=artefact.SHIPPED, help="folder of the artefact")
-    arguments = parser.parse_args(argv)
+    """Measure how well the router sends prompts to models, on graded answers that it has not been fitted on."""
+    options = _parser().parse_args(argv)
     try:
-        weights, meta = artefact.load(arguments.artefact)
-        classifier = Classifier(weights, meta.tiers, meta.tasks)
-        known = meta.figures
-        figures = measure(
-            classifier.assess,
-            arguments.data,
-            known.cross_validated,
-            known.tasks.accuracy_on_unseen_sources,
+        report = evaluate(
+            options.data,
+            options.artefact,
+            columns=options.pair,
+            sources=options.source,
+            prices=options.prices,
+            fit=options.fit,
         )
-        prompts = [row.prompt for row in corpus.examples(arguments.data)]
-    except (ArtefactError, CorpusError) as error:
+        if options.json is not None:
+            options.json.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
+    except (ArtefactError, CorpusError, OSError) as error:
         print(f"headrace evaluate: {error}", file=sys.stderr)
         return 2
-    print_table(figures)
-    for name, texts in (
-        ("the data's prompts", prompts),
-        ("32,000 characters", ["a few words more, " * 1778] * 500),
-    ):
-        median, high = latency(classifier.assess, texts)
-        print(
-            f"{f'milliseconds for {name}: median, 99th percentile':<72} {median * 1e3:.2f}, {high * 1e3:.2f}"
-        )
+    print(router_pages(report, report.refitted))
+    for name, (median, high) in report.milliseconds.items():
+        print(f"\nMilliseconds for {name}: median {median:.2f}, 99th percentile {high:.2f}.")
     return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="headrace evaluate router", description=main.__doc__)
+    add = parser.add_argument
+    add(
+        "--data",
+        type=Path,
+        nargs="+",
+        required=True,
+        metavar="FILE",
+        help="graded answers, .jsonl or .jsonl.gz",
+    )
+    add(
+        "--pair",
+        type=_pair,
+        metavar="CHEAP,DEAR",
+        help="columns of two models' outcomes (default: the tiers')",
+    )
+    add("--source", nargs="+", default=(), metavar="NAME", help="only rows of these sources")
+    add("--prices", type=_prices, metavar="P,P,...", help="of the tiers or the pair, the cheapest first")
+    add(
+        "--artefact",
+        type=Path,
+        default=artefact.SHIPPED,
+        metavar="FOLDER",
+        help="instead of the one that ships",
+    )
+    add("--no-fit", dest="fit", action="store_false", help="do not see what own labels would be worth")
+    add("--json", type=Path, metavar="OUT", help="write all figures there")
+    return parser
+
+
+def _pair(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if len(names) != 2 or not all(names):
+        raise argparse.ArgumentTypeError("must be two column names with a comma between them")
+    return names
+
+
+def _prices(text: str) -> tuple[float, ...]:
+    try:
+        prices = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        prices = ()
+    if not prices or min(prices) < 0 or prices[-1] <= prices[0] or not np.isfinite(prices).all():
+        raise argparse.ArgumentTypeError("must be numbers with commas, the cheapest first")
+    return prices
 
 
 if __name__ == "__main__":

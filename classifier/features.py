@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from classifier.rules import RULES, Words
 
-VERSION = 1
-BUCKETS = 8192  # a power of two
+VERSION = 2
+BUCKETS = 32768  # a power of two
 WINDOW = 2000  # characters kept at either end
 
 _TOKEN = re.compile(rb"[a-z0-9_\x80-\xff]+|[^\sa-z0-9_\x80-\xff]")

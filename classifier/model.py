@@ -3,8 +3,10 @@
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from classifier import Assessment, Task, artefact
 from classifier.artefact import Weights
@@ -36,15 +38,23 @@ class Classifier:
         return cls(weights, meta.tiers, meta.tasks, dict(zip(meta.tiers, columns, strict=True)))
 
     def assess(self, text: str) -> Assessment:
-        """Never raises. Estimates never fall from a tier to the next dearer one: where the heads say so it is noise,
-        since no set of questions is known on which the larger of these models is worse, and held-out likelihood
-        rises when the dearer tier's estimate is lifted to the cheaper one's."""
+        """Never raises."""
         started = time.perf_counter()
         logits = self._weights.logits(extract(text))
         tiers = len(self._tiers)
-        good = np.maximum.accumulate(1 / (1 + np.exp(-logits[:tiers])))
+        good = rising(logits[:tiers])
         return Assessment(
             task=self._tasks[int(logits[tiers:].argmax())],
             good=dict(zip(self._tiers, good.tolist(), strict=True)),
             seconds=time.perf_counter() - started,
         )
+
+
+def rising(logits: NDArray[Any]) -> NDArray[Any]:
+    """P(good) of logits (tiers, ...), which never falls from a tier to the next dearer one.
+
+    Where heads say so it is noise, since no set of questions is known on which the larger of these models is worse,
+    and held-out likelihood rises when the dearer tier's estimate is lifted to the cheaper one's.
+    """
+    good: NDArray[Any] = np.maximum.accumulate(1 / (1 + np.exp(-logits)), axis=0)
+    return good

@@ -1,21 +1,30 @@
-"""`headrace train --data FOLDER --out FOLDER`: fit, measure, and write the artefact and its model card."""
+"""`headrace train`: fit, measure, and write an artefact and its model card.
+
+From a folder of the public data sets it makes the artefact that ships. From files of own graded answers it makes heads
+for the tiers that these tell of, beside the task model that ships.
+"""
 
 import argparse
 import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from classifier import artefact, card, corpus, features
-from classifier.artefact import Meta, Reference
-from classifier.corpus import CorpusError
-from classifier.evaluate import estimates, measure
-from classifier.figures import print_table
-from classifier.fit import TASKS, fit
+from classifier.artefact import ArtefactError, Meta, Reference, Weights
+from classifier.corpus import CorpusError, Outcome
+from classifier.evaluate import elsewhere, task_figures
+from classifier.figures import Figures, TaskFigures, pages
+from classifier.fit import TASKS, fit, fit_own
 from classifier.model import Classifier
+from classifier.ranking import Compared
+from classifier.refit import refit
+from classifier.router import LLAMA_PRICES, Assess, estimates, measure_router
+
+FEWEST_ROWS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,52 +36,153 @@ class Trained:
     meta: Meta
 
 
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What the packed weights say, as they will be loaded, and of what."""
+
+    packed: bytes
+    assess: Assess
+    tiers: tuple[str, ...]
+    rows: Sequence[Outcome]
+    prices: Sequence[float]
+    tasks: TaskFigures
+    elsewhere: Mapping[str, Compared]
+    data: dict[str, str]
+
+
 def train(data: Path) -> Trained:
-    """The same data give the same bytes. Raises CorpusError."""
-    outcomes = corpus.outcomes(data)
-    fitted = [row for row in outcomes if corpus.fold(row.question) is not None]
-    held_out = [row for row in outcomes if corpus.fold(row.question) is None]
-    examples = [row for row in corpus.examples(data) if corpus.fold(row.prompt) is not None]
-    weights, crossed, unseen = fit(fitted, examples)
-    packed = artefact.pack(weights)
-    assess = Classifier(artefact.unpack(packed), corpus.TIERS, TASKS).assess  # as it will be loaded
-    reference = artefact.pack_reference(
-        Reference(
-            questions=np.unique(np.array([artefact.mark(row.question) for row in fitted], np.uint64)),
-            estimates=estimates(assess, held_out).astype(np.float32),
+    """From a folder of the public data sets. The same data give the same bytes. Raises CorpusError."""
+    rows = corpus.outcomes(data)
+    examples = corpus.examples(data)
+    weights, unseen = fit(_fitted(rows), [row for row in examples if corpus.fold(row.prompt) is not None])
+    packed, assess = _packed(weights, corpus.TIERS)
+    held_out = [row for row in examples if corpus.fold(row.prompt) is None]
+    return _trained(
+        _Measured(
+            packed=packed,
+            assess=assess,
+            tiers=corpus.TIERS,
+            rows=rows,
+            prices=LLAMA_PRICES,
+            tasks=task_figures(assess, held_out, unseen),
+            elsewhere=elsewhere(assess, data),
+            data=corpus.digests(data),
         )
     )
-    return Trained(
-        weights=packed,
-        reference=reference,
-        meta=Meta(
-            format=artefact.FORMAT,
-            features=features.VERSION,
-            tiers=corpus.TIERS,
-            tasks=TASKS,
-            weights=hashlib.sha256(packed).hexdigest(),
-            reference=hashlib.sha256(reference).hexdigest(),
-            data=corpus.digests(data),
-            figures=measure(assess, data, crossed, unseen),
-        ),
+
+
+def train_own(files: Sequence[Path], tiers: Sequence[str], prices: Sequence[float]) -> Trained:
+    """From own graded answers: columns `y_TIER` for the `tiers`, the cheapest first. Raises CorpusError."""
+    columns = [f"y_{tier}" for tier in tiers]
+    rows = [row for file in files for row in corpus.read_outcomes(file, columns)]
+    fitted = _fitted(rows)
+    if len(fitted) < FEWEST_ROWS or len(rows) - len(fitted) < FEWEST_ROWS // 10:
+        raise CorpusError(f"{len(rows)} graded answers are too few; {2 * FEWEST_ROWS} suffice")
+    shipped, meta = artefact.load(artefact.SHIPPED)
+    packed, assess = _packed(fit_own(fitted, shipped), tuple(tiers))
+    return _trained(
+        _Measured(
+            packed=packed,
+            assess=assess,
+            tiers=tuple(tiers),
+            rows=rows,
+            prices=prices,
+            tasks=meta.figures.tasks,
+            elsewhere={},
+            data={file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files},
+        )
     )
+
+
+def _fitted(rows: Sequence[Outcome]) -> list[Outcome]:
+    return [row for row in rows if corpus.fold(row.question) is not None]
+
+
+def _packed(weights: Weights, tiers: tuple[str, ...]) -> tuple[bytes, Assess]:
+    packed = artefact.pack(weights)
+    return packed, Classifier(artefact.unpack(packed), tiers, TASKS).assess
+
+
+def _trained(measured: _Measured) -> Trained:
+    rows, columns = measured.rows, [f"y_{tier}" for tier in measured.tiers]
+    held_out = [row for row in rows if corpus.fold(row.question) is None]
+    good = estimates(measured.assess, held_out)
+    marks = {artefact.mark(row.question) for row in _fitted(rows)}
+    reference = artefact.pack_reference(
+        Reference(questions=np.array(sorted(marks), np.uint64), estimates=good.astype(np.float32))
+    )
+    figures = Figures(
+        held_out=measure_router(good, held_out, rows, columns, measured.prices),
+        refitted=refit(rows, measured.prices),
+        tasks=measured.tasks,
+        elsewhere=dict(measured.elsewhere),
+    )
+    meta = Meta(
+        format=artefact.FORMAT,
+        features=features.VERSION,
+        tiers=measured.tiers,
+        tasks=TASKS,
+        weights=hashlib.sha256(measured.packed).hexdigest(),
+        reference=hashlib.sha256(reference).hexdigest(),
+        data=measured.data,
+        figures=figures,
+    )
+    return Trained(measured.packed, reference, meta)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Fit the classifier on a folder of data sets and write its artefact and model card."""
-    parser = argparse.ArgumentParser(prog="headrace train", description=main.__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the artefact")
-    arguments = parser.parse_args(argv)
+    """Fit the classifier on graded answers and write its artefact and model card."""
+    options = _parser().parse_args(argv)
     try:
-        trained = train(arguments.data)
-        artefact.save(arguments.out, trained.weights, trained.reference, trained.meta)
-        (arguments.out / card.NAME).write_text(card.render(trained.meta), encoding="utf-8")
-    except (CorpusError, OSError) as error:
+        trained = _train(options)
+        artefact.save(options.out, trained.weights, trained.reference, trained.meta)
+        (options.out / card.NAME).write_text(card.render(trained.meta), encoding="utf-8")
+    except (ArtefactError, CorpusError, OSError) as error:
         print(f"headrace train: {error}", file=sys.stderr)
         return 2
-    print_table(trained.meta.figures)
+    print(pages(trained.meta.figures))
     return 0
+
+
+def _train(options: argparse.Namespace) -> Trained:
+    data, tiers, prices = options.data, options.tiers, options.prices
+    if len(data) == 1 and not data[0].is_file():
+        if tiers is not None or prices is not None:
+            raise CorpusError("--tiers and --prices go with files of graded answers, not with a folder")
+        return train(data[0])
+    tiers = tiers or corpus.TIERS
+    prices = prices or (LLAMA_PRICES if len(tiers) == len(LLAMA_PRICES) else None)
+    if prices is None or len(prices) != len(tiers):
+        raise CorpusError(f"--prices: {len(tiers)} are needed, one for each of {', '.join(tiers)}")
+    return train_own(data, tiers, prices)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="headrace train", description=main.__doc__)
+    add = parser.add_argument
+    add("--data", type=Path, nargs="+", required=True, metavar="PATH",
+        help="files of own graded answers (.jsonl or .jsonl.gz), or the folder of the public data sets")  # fmt: skip
+    add("--tiers", type=_names, metavar="NAME,NAME,...",
+        help="of the configuration, the cheapest first, with columns y_NAME (default: 7b,13b,70b)")  # fmt: skip
+    add(
+        "--prices", type=_numbers, metavar="P,P,...", help="of the tiers, for the figures at 30%% of the cost"
+    )
+    add("--out", type=Path, required=True, metavar="FOLDER", help="where the artefact is written")
+    return parser
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if len(names) < 2 or not all(names) or len(set(names)) < len(names):
+        raise argparse.ArgumentTypeError("must be two or more different names with commas")
+    return names
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError("must be numbers with commas") from None
 
 
 if __name__ == "__main__":

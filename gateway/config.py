@@ -9,6 +9,8 @@ from typing import Annotated, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from classifier.tradeoff import GoalKind
+
 Count = Annotated[int, Meta(ge=1)]
 Allowance = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Seconds = Annotated[float, Meta(gt=0, le=366 * 24 * 3600.0)]
@@ -190,7 +192,7 @@ class Key(_Section, frozen=True):
 class Goal(NamedTuple):
     """What a policy weighs quality against cost for; `kind` is the name of its field."""
 
-    kind: Literal["cost_share", "quality_share", "small_share", "answer_worth"]
+    kind: GoalKind
     value: float
 
 
@@ -209,10 +211,7 @@ class Policy(_Section, frozen=True):
     @property
     def goals(self) -> tuple[Goal, ...]:
         """At most one in a configuration that was checked."""
-        named: tuple[
-            tuple[Literal["cost_share", "quality_share", "small_share", "answer_worth"], float | None], ...
-        ]
-        named = (
+        named: tuple[tuple[GoalKind, float | None], ...] = (
             ("cost_share", self.cost_share),
             ("quality_share", self.quality_share),
             ("small_share", self.small_share),

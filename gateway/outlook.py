@@ -89,7 +89,11 @@ class Scout:
     async def assessed(self, request: Request, outlook: Outlook) -> Signals:
         """What a route is decided by. A named tier needs no assessment, and no person spoke in a tool loop."""
         pinned = None if outlook.named is not None else self._loops.tier(request, outlook.recalled.turns)
-        judges = outlook.named is None and all(pinned != tier.name for tier in outlook.signals)
+        goes_on = any(
+            tier.name == pinned and tier.available and fits(tier, request.max_tokens)
+            for tier in outlook.signals
+        )
+        judges = outlook.named is None and not goes_on
         assessment = await self._assess(outlook) if judges else None
         return Signals(tiers=outlook.signals, assessment=assessment, pinned=pinned)
 

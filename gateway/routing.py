@@ -9,8 +9,10 @@ taken, among those that reach the floor if there is one and any does. `gateway.t
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from backends.backend import Usage
 from classifier import Assessment
 from gateway.config import Price
+from gateway.prices import cost
 from gateway.request import Route
 
 WORTH_CLIMBING = 0.05  # the least gain in P(good) that a dearer tier must promise below the floor
@@ -90,10 +92,10 @@ def expected_cost(tier: TierSignals, max_tokens: int | None) -> float:
     A replica that runs all that it takes at once counts twice, since whoever comes waits as long again.
     """
     answer = EXPECTED_ANSWER if max_tokens is None else min(max_tokens, EXPECTED_ANSWER)
-    uncached = tier.prompt_tokens - tier.cached_tokens
-    price = tier.price
-    money = uncached * price.input + tier.cached_tokens * price.cached + answer * price.output
-    return money / 1e6 * (1 + tier.load)
+    usage = Usage(
+        prompt_tokens=tier.prompt_tokens, completion_tokens=answer, cached_tokens=tier.cached_tokens
+    )
+    return cost(tier.price, usage) * (1 + tier.load)
 
 
 def _pinned(tiers: Sequence[TierSignals], pinned: str | None) -> tuple[TierSignals, str] | None:
@@ -111,13 +113,13 @@ def _best(
     judged = [tier for tier in tiers if tier.name in good]
     if not judged:
         return tiers[0], "no estimate, the cheapest"
-    cost = {tier.name: expected_cost(tier, policy.max_tokens) for tier in judged}
+    costs = {tier.name: expected_cost(tier, policy.max_tokens) for tier in judged}
     floor = policy.floor if policy.floor is not None else 0.0
     reaching = [tier for tier in judged if good[tier.name] >= floor]
     if policy.weight is not None:
-        return _most_worth(reaching or judged, good, cost, policy.weight, policy.goal)
+        return _most_worth(reaching or judged, good, costs, policy.weight, policy.goal)
     if reaching:
-        taken = min(reaching, key=lambda tier: cost[tier.name])
+        taken = min(reaching, key=lambda tier: costs[tier.name])
         return taken, f"p={good[taken.name]:.2f} >= {floor:.2f}"
     return _worth_climbing(judged, good, floor)
 
@@ -125,14 +127,14 @@ def _best(
 def _most_worth(
     tiers: Sequence[TierSignals],
     good: Mapping[str, float],
-    cost: Mapping[str, float],
+    costs: Mapping[str, float],
     weight: float,
     goal: str,
 ) -> tuple[TierSignals, str]:
     """Of two that are worth the same, the less costly."""
-    taken = max(tiers, key=lambda t: (good[t.name] - weight * cost[t.name], -cost[t.name]))
-    dearest = max(cost.values())
-    share = cost[taken.name] / dearest if dearest else 1.0
+    taken = max(tiers, key=lambda t: (good[t.name] - weight * costs[t.name], -costs[t.name]))
+    dearest = max(costs.values())
+    share = costs[taken.name] / dearest if dearest else 1.0
     return taken, f"p={good[taken.name]:.2f} at {share:.0%} of the highest cost, {goal}"
 
 

@@ -24,6 +24,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from classifier.train import main as train
 
         return train(words[1:])
+    if words[:2] == ["evaluate", "router"]:
+        from classifier.evaluate import main as evaluate
+
+        return evaluate(words[2:])
     options = _parser().parse_args(words)
     command: Command = options.command
     try:
@@ -48,4 +52,6 @@ def _parser() -> argparse.ArgumentParser:
     for add in (serve.add, models.add, keys.add, configuration.add, explain.add, top.add):
         add(commands)
     commands.add_parser("train", help="fit the classifier on graded outcomes; see headrace train --help")
+    evaluate = commands.add_parser("evaluate", help="measure the router; see headrace evaluate router --help")
+    evaluate.add_argument("what", choices=["router"])
     return parser

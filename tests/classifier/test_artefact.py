@@ -82,7 +82,7 @@ def test_packing_gives_the_same_bytes_and_loses_nothing_more_than_once() -> None
         (lambda folder: edit(folder, tiers=5), r"meta.json: Expected `array`, got `int` - at `\$.tiers`"),
         (lambda folder: edit(folder, extra=5), "meta.json: Object contains unknown field `extra`"),
         (lambda folder: edit(folder, format=1), "meta.json: format is version 1, not 2; train again"),
-        (lambda folder: edit(folder, features=0), "meta.json: features is version 0, not 1; train again"),
+        (lambda folder: edit(folder, features=0), "meta.json: features is version 0, not 2; train again"),
         (
             lambda folder: (folder / WEIGHTS).write_bytes(b""),
             "weights.npz: is not the file that meta.json describes",

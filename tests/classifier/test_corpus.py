@@ -51,7 +51,7 @@ def test_everyday_prompts_are_distinct_and_not_blank() -> None:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (gzip.compress(b'{"id": "a"}\n'), "line 1: Object missing required field `source`"),
+        (gzip.compress(b'{"id": "a"}\n'), "line 1: Object missing required field `prompt`"),
         (gzip.compress(b"{"), "line 1: Input data was truncated"),
         (b"plain", "line 1: Not a gzipped file"),
         (gzip.compress(b"x" * 100)[:-12], "line 1: Compressed file ended"),
@@ -66,3 +66,39 @@ def test_a_damaged_file_is_told_by_name(tmp_path: Path, content: bytes, told: st
 def test_a_missing_file_is_told_by_name(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=f"{corpus.TASK_TYPES}, line 1: No such file"):
         corpus.examples(tmp_path)
+
+
+def lines(path: Path, *rows: str) -> Path:
+    path.write_text("\n".join(rows))
+    return path
+
+
+def test_own_answers_need_no_more_than_a_prompt_and_the_outcomes(tmp_path: Path) -> None:
+    path = lines(
+        tmp_path / "mine.jsonl",
+        '{"prompt": "a", "small": 1, "large": 0.5}',
+        "",
+        '{"prompt": "b", "source": "s", "scores": {"small": 0, "large": 1}, "more": [1]}',
+    )
+    rows = corpus.read_outcomes(path, ("small", "large"))
+    assert [(row.source, row.question, row.good) for row in rows] == [
+        ("mine", "a", (1.0, 0.5)),
+        ("s", "b", (0.0, 1.0)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ('{"prompt": "a", "y": 1}', "z is missing"),
+        ('{"prompt": "a", "y": 1, "z": 1.5}', "z must be a number from 0 to 1, not 1.5"),
+        ('{"prompt": "a", "y": true, "z": 1}', "y must be a number from 0 to 1, not True"),
+        ('{"prompt": "a", "y": "1", "z": 1}', "y must be a number from 0 to 1, not '1'"),
+        ('{"y": 1, "z": 1}', "Object missing required field `prompt`"),
+        ("[1]", "Expected `object`, got `array`"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_told_by_line(tmp_path: Path, row: str, told: str) -> None:
+    path = lines(tmp_path / "mine.jsonl", '{"prompt": "a", "y": 1, "z": 1}', row)
+    with pytest.raises(CorpusError, match=f"mine.jsonl, line 2: {told}"):
+        corpus.read_outcomes(path, ("y", "z"))

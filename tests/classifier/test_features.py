@@ -75,7 +75,7 @@ def test_structure_tells_what_it_says() -> None:
 def test_features_are_those_of_this_version() -> None:
     """A change of features makes artefacts useless: raise VERSION, train again, and then this sum."""
     features = extract("Write a Python function that adds 12 and 30.\n\nWhy is the sky blue? übersetze")
-    assert (VERSION, len(STRUCTURE), crc32(repr(features.buckets.tolist()).encode())) == (1, 57, 426473078)
+    assert (VERSION, len(STRUCTURE), crc32(repr(features.buckets.tolist()).encode())) == (2, 57, 4096978361)
     assert float(features.structure.sum()) == pytest.approx(17.8427, abs=1e-3)
 
 

@@ -1,27 +1,41 @@
 """`headrace train`, on a made-up corpus; and, slowly, that the shipped artefact can be made again."""
 
+import io
+import json
+from contextlib import redirect_stdout
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
-from classifier import artefact, card, corpus
+from classifier import artefact, card, corpus, figures
 from classifier.artefact import META, REFERENCE, WEIGHTS
 from classifier.fit import fit_head
 from classifier.model import Classifier
 from classifier.train import main, train
 
 
+def run(*words: object) -> str:
+    """What the command prints."""
+    with redirect_stdout(io.StringIO()) as out:
+        assert main(list(map(str, words))) == 0
+    return out.getvalue()
+
+
 @pytest.fixture(scope="module")
 def trained(corpus_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("artefact")
-    assert main(["--data", str(corpus_folder), "--out", str(folder)]) == 0
+    (folder / "printed").write_text(run("--data", corpus_folder, "--out", folder))
     return folder
 
 
+@pytest.fixture(scope="module")
+def printed(trained: Path) -> str:
+    return (trained / "printed").read_text()
+
+
 def test_training_writes_an_artefact_that_loads_and_has_learnt(trained: Path) -> None:
-    assert sorted(path.name for path in trained.iterdir()) == [card.NAME, META, REFERENCE, WEIGHTS]
+    assert {card.NAME, META, REFERENCE, WEIGHTS} <= {path.name for path in trained.iterdir()}
     classifier = Classifier.load(trained)
     easy = classifier.assess("Name the colour of apples, case 7.").good
     hard = classifier.assess("Prove a hard theorem about apples 7.").good
@@ -30,20 +44,12 @@ def test_training_writes_an_artefact_that_loads_and_has_learnt(trained: Path) ->
     assert classifier.assess("Translate to French: the tree.").task == "translation"
 
 
-def test_figures_are_printed_and_stand_in_the_card(
-    trained: Path, corpus_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--data", str(corpus_folder), "--out", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
+def test_figures_are_printed_and_stand_in_the_card(trained: Path, printed: str) -> None:
     text = (trained / card.NAME).read_text()
-    for said in (
-        "APGR, 7b to 70b",
-        "- random",
-        "- longest prompt first",
-        "calibration error, 70b",
-        "task accuracy",
-    ):
-        assert said in printed and said in text
+    _, meta = artefact.load(trained)
+    assert figures.pages(meta.figures) in text and figures.pages(meta.figures) in printed
+    for baseline in ("random", "length", "source", "oracle"):
+        assert text.count(f"| {baseline} |") == text.count("| this router |") > 1
 
 
 def test_the_same_data_give_the_same_bytes(trained: Path, corpus_folder: Path, tmp_path: Path) -> None:
@@ -54,9 +60,58 @@ def test_the_same_data_give_the_same_bytes(trained: Path, corpus_folder: Path, t
 
 def test_estimates_are_calibrated_on_what_was_held_out(trained: Path) -> None:
     _, meta = artefact.load(trained)
-    assert meta.figures.tiers.rows > 10
-    assert all(error < 0.15 for error in meta.figures.tiers.calibration.values())
-    assert meta.figures.tiers.apgr.value > 0.5
+    held_out = meta.figures.held_out
+    assert held_out.rows > 10 and held_out.left_out > 100
+    assert all(head.ece < 0.15 for head in held_out.tiers.values())
+    assert held_out.apgr > 0.5
+
+
+def own(path: Path, rows: int) -> Path:
+    """Graded answers of two tiers of one's own: the large one helps with proofs."""
+    with path.open("w") as file:
+        for n in range(rows):
+            proof = n % 2
+            prompt = f"Prove lemma {n}" if proof else f"Name the colour of apple {n}"
+            y = {"y_small": 0.1 if proof else 0.9, "y_large": 0.9 if proof else 0.95}
+            file.write(json.dumps({"prompt": prompt, "source": "tickets"} | y) + "\n")
+    return path
+
+
+def test_own_answers_give_heads_for_own_tiers_beside_the_shipped_tasks(tmp_path: Path) -> None:
+    data, out = own(tmp_path / "mine.jsonl", 300), tmp_path / "out"
+    told = run("--data", data, "--tiers", "small,large", "--prices", "1,16", "--out", out)
+    assert "y_small to y_large" in told
+    mine, shipped = Classifier.load(out), Classifier.load()
+    proof, apple = mine.assess("Prove lemma 999").good, mine.assess("Name the colour of apple 999").good
+    assert list(proof) == ["small", "large"]
+    assert proof["large"] - proof["small"] > 0.4 > 0.2 > apple["large"] - apple["small"]
+    for prompt in ("Translate to French: the tree.", "Write a poem about autumn", "What is 17 * 23?"):
+        assert mine.assess(prompt).task == shipped.assess(prompt).task
+    text = (out / card.NAME).read_text()
+    assert "Graded answers of the tiers small, large" in text and "Llama" not in text
+    assert mine.usual.keys() == {"small", "large"}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--tiers", "small,large"], "--prices: 2 are needed, one for each of small, large"),
+        (["--tiers", "small,huge", "--prices", "1,2"], "mine.jsonl, line 1: y_huge is missing"),
+        (["--tiers", "small,large", "--prices", "1,2"], "40 graded answers are too few; 200 suffice"),
+    ],
+)
+def test_what_own_answers_lack_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    data = own(tmp_path / "mine.jsonl", 40)
+    assert main(["--data", str(data), "--out", str(tmp_path / "out"), *words]) == 2
+    assert capsys.readouterr().err == f"headrace train: {told}\n"
+
+
+def test_a_tier_that_never_fails_is_nearly_certain() -> None:
+    inputs = np.repeat(np.eye(2), 4, axis=0)
+    estimates = fit_head(inputs, np.ones(8), penalty=1.0).predict_proba(np.eye(2))[:, 1]
+    assert (estimates > 0.99).all()
 
 
 def test_a_missing_data_set_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,7 +136,7 @@ def test_the_shipped_artefact_can_be_made_again(real_corpus: Path) -> None:
     _, shipped = artefact.load(artefact.SHIPPED)
     again = train(real_corpus).meta
     assert again.data == shipped.data == corpus.digests(real_corpus)
-    old, new = (msgspec.structs.asdict(meta.figures.tiers) for meta in (shipped, again))
-    assert new["apgr"] == pytest.approx(old["apgr"], abs=0.01)
-    assert new["calibration"] == pytest.approx(old["calibration"], abs=0.01)
+    old, new = shipped.figures.held_out, again.figures.held_out
+    assert new.apgr == pytest.approx(old.apgr, abs=0.01)
+    assert new.ece == pytest.approx(old.ece, abs=0.01)
     assert again.figures.tasks.accuracy == pytest.approx(shipped.figures.tasks.accuracy, abs=0.01)

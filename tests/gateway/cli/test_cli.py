@@ -163,6 +163,16 @@ def serve(config_file: Path) -> subprocess.Popen[str]:
     )
 
 
+def test_evaluating_the_router_is_handed_on(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["evaluate", "router", "--help"])
+    assert left.value.code == 0
+    assert "--pair CHEAP,DEAR" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as refused:
+        main(["evaluate", "nothing"])
+    assert refused.value.code == 2
+
+
 def test_the_ready_line_and_a_command_that_works(config_file: Path) -> None:
     with serve(config_file) as process:
         assert process.stdout is not None
