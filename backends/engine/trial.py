@@ -7,7 +7,6 @@ the engine does too. It starts with the first grammar, and again after each one 
 """
 
 import math
-import os
 import random
 import resource
 import subprocess
@@ -27,7 +26,6 @@ CPU = 1  # seconds, rounded up
 STACK = 2**22  # bytes; half of what threads of the engine have
 STEPS = 32  # tokens of a sentence that are tried
 SLOW = 0.1  # seconds of processor time that no step may take
-NICE = 10  # the engines go first
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -89,7 +87,6 @@ class TriedCompiler:
 
 def serve(orders: IO[bytes], answers: IO[bytes]) -> None:
     """The other process: a `Setup`, then a `Grammar` at a time, each answered by what is wrong with it."""
-    os.nice(NICE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     setup = msgspec.msgpack.decode(_read(orders) or b"", type=Setup)
     compiler = GrammarCompiler(setup.vocabulary, setup.eos, setup.vocab_size)
@@ -118,7 +115,7 @@ def fault(compiler: GrammarCompiler, grammar: Grammar) -> str:
             if constraint.complete:
                 break
             before = time.thread_time()
-            constraint.accept(chance.choice(_ids(constraint)))
+            constraint.accept(_any_token(constraint, chance))
             if time.thread_time() - before > SLOW:
                 return "it takes too much time to follow"
     except GrammarError as error:
@@ -126,10 +123,10 @@ def fault(compiler: GrammarCompiler, grammar: Grammar) -> str:
     return ""
 
 
-def _ids(constraint: Constraint) -> list[int]:
+def _any_token(constraint: Constraint, chance: random.Random) -> int:
     words = constraint.allowed(frozenset(), ending=False)
-    ids: list[int] = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")).tolist()
-    return ids
+    ids = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
+    return int(ids[chance.randrange(len(ids))])
 
 
 def _address_space() -> int:

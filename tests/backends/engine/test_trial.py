@@ -99,10 +99,3 @@ def test_one_that_is_killed_is_no_fault_of_the_next_grammar(compiler: TriedCompi
     os.kill(compiler._process.pid, signal.SIGKILL)
     os.waitid(os.P_PID, compiler._process.pid, os.WEXITED | os.WNOWAIT)
     compiler.compile(Grammar("regex", "a"))
-
-
-def test_it_is_the_engines_that_go_first(compiler: TriedCompiler) -> None:
-    compiler.compile(Grammar("regex", "a"))
-    assert compiler._process is not None
-    nice = os.getpriority(os.PRIO_PROCESS, compiler._process.pid)
-    assert nice > os.getpriority(os.PRIO_PROCESS, 0)
