@@ -70,11 +70,14 @@ async def _serve(config: "Config", read: "Callable[[], Config]") -> None:
     server, drain = config.server, Drain()
     with ExitStack() as listeners:
         listener = listeners.enter_context(bind(server.host, server.port))
-        ready = _ready(config, _url(server.host, listener))
+        watched = _url(server.host, listener)
+        ready = _ready(config, watched)
         second = None
         if server.admin is not None:
             second = listeners.enter_context(bind(server.admin.host, server.admin.port))
-            ready += f"\nMetrics and administration: {_url(server.admin.host, second)}"
+            watched = _url(server.admin.host, second)
+            ready += f"\nMetrics and administration: {watched}"
+        ready += f"\nWatch it at {watched}/dashboard"
         gateway = create_gateway(config, drain, read)
         doors = [Door(gateway.front, listener)]
         if gateway.admin is not None and second is not None:

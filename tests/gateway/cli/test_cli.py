@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import httpx
@@ -181,6 +182,10 @@ def test_the_ready_line_and_a_command_that_works(config_file: Path) -> None:
         pasted = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
         # nothing runs behind that tier, so this is as far as it goes
         assert json.loads(pasted.stdout)["error"]["type"] == "server_error"
+        page = process.stdout.readline()
+        assert re.fullmatch(r"Watch it at http://127\.0\.0\.1:\d+/dashboard\n", page)
+        with urllib.request.urlopen(page.split()[-1]) as answer:
+            assert answer.status == 200
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=5)
         assert process.returncode == 0
