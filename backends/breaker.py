@@ -1,4 +1,4 @@
-"""Leaves a server that fails alone for a while, then tries it with one request. Pure: the clock is injected."""
+"""Leaves alone for a while what fails, then tries it with one request. Pure: the clock is injected."""
 
 import time
 from collections.abc import Callable
@@ -8,13 +8,17 @@ PAUSE = 5.0  # seconds
 
 
 class Breaker:
-    """Closed until `FAILURES` failures in a row; open for `PAUSE` seconds; then half open: one trial at a time.
+    """Closed until `failures` in a row; open for `pause` seconds; then half open: one trial at a time.
 
     Each request calls `enter`, any of `alive`, `succeeded` and `failed`, and `leave`. A request that ends without one
     of these (the client went away) tells nothing.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, *, failures: int = FAILURES, pause: float = PAUSE, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._most = failures
+        self._pause = pause
         self._clock = clock
         self._failures = 0
         self._until = 0.0
@@ -32,7 +36,7 @@ class Breaker:
 
     @property
     def _closed(self) -> bool:
-        return self._failures < FAILURES
+        return self._failures < self._most
 
     def enter(self) -> bool:
         """Whether the request that begins is a trial; `leave` wants to know."""
@@ -42,7 +46,7 @@ class Breaker:
 
     def alive(self) -> None:
         """The server answers. Closes an open breaker, but for one more failure."""
-        self._failures = min(self._failures, FAILURES - 1)
+        self._failures = min(self._failures, self._most - 1)
 
     def succeeded(self) -> None:
         """A whole answer came."""
@@ -51,11 +55,11 @@ class Breaker:
     def failed(self) -> None:
         self._failures += 1
         if not self._closed:
-            self._until = self._clock() + PAUSE
+            self._until = self._clock() + self._pause
 
     def trip(self) -> None:
         """Open at once."""
-        self._failures = FAILURES - 1
+        self._failures = self._most - 1
         self.failed()
 
     def leave(self, trial: bool) -> None:

@@ -24,7 +24,6 @@ from backends.watchdog import Watchdog
 from backends.wire import EngineConfig, socket_path
 
 READY_TIMEOUT = 120.0  # seconds that an engine has to load its model
-STEP_TIMEOUT = 60.0  # seconds that a step may take, see `backends.watchdog`; steps take milliseconds
 STOP_TIMEOUT = 2.0  # seconds from SIGTERM to SIGKILL
 FIRST_DELAY, LAST_DELAY = 0.2, 10.0  # seconds before a dead engine is started again, doubling
 LOG_TIMEOUT = 0.5  # seconds to read what a dead engine has left in its pipe
@@ -55,10 +54,9 @@ class Supervisor:
         *,
         command: Sequence[str] = (sys.executable, "-m", "backends.engine"),
         ready_timeout: float = READY_TIMEOUT,
-        step_timeout: float = STEP_TIMEOUT,
     ) -> None:
-        """`command` is followed by an engine's config file and `--parent PID`. Timeouts in seconds, for each life: an
-        engine that does not answer `ready_timeout` after its start, or takes longer than `step_timeout` for a step,
+        """`command` is followed by an engine's config file and `--parent PID`. In seconds, for each life: an
+        engine that does not answer `ready_timeout` after its start, or takes longer than its `step_timeout` for a step,
         is killed; if it was up once, it is started again.
 
         Raises ValueError where two engines share a name or an address, or an address is not `ipc://`.
@@ -66,8 +64,7 @@ class Supervisor:
         for field in ("name", "address", "events"):
             _check_unique(field, [getattr(config, field) for config in configs])
         self._engines = [
-            _Engine(config, command, partial(Watchdog, config, ready_timeout, step_timeout))
-            for config in configs
+            _Engine(config, command, partial(Watchdog, config, ready_timeout)) for config in configs
         ]
         self._folder: RuntimeFolder | None = None
         self._vocabularies: set[Path] = set()

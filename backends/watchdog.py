@@ -19,12 +19,12 @@ LOSS_TIMEOUT = 1.0  # seconds between the loss of the link to an engine that die
 class Watchdog:
     """Watches one life of an engine, over a link of its own."""
 
-    def __init__(self, config: EngineConfig, ready_timeout: float, step_timeout: float) -> None:
-        """Timeouts in seconds: `ready_timeout` to the first answer, `step_timeout` for any step after that."""
+    def __init__(self, config: EngineConfig, ready_timeout: float) -> None:
+        """In seconds: `ready_timeout` to the first answer; `config` says how long any step after that may take."""
         self.ready = asyncio.Event()  # set at the engine's first answer
         self._ready_timeout = ready_timeout
-        self._step_timeout = step_timeout
-        self._link = EngineLink(config, _ignore, self._hear, heartbeat=step_timeout / 2)
+        self._step_timeout = config.step_timeout
+        self._link = EngineLink(config, _ignore, self._hear, heartbeat=config.step_timeout / 2)
         self._busy = False
         self._heard = False
 

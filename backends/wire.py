@@ -245,6 +245,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     tenant_share: float = 0.5  # of the blocks, for one tenant while others wait or have need of what it keeps
     session_share: float = 0.25  # of the blocks, for what one session keeps while others have need of it
     cores: int = 2  # threads when this engine works alone
+    step_timeout: float = 60.0  # seconds that a step may take before the engine is taken to hang
     lease: str | None = None  # file shared by the engines of one host, see `backends.engine.lease`
 
 

@@ -120,6 +120,8 @@ class Engine(_Section, frozen=True):
     token_budget: Count = 512  # tokens of a step
     # milliseconds of a step with prompts in it; None: twice those of one without, so that streams keep their pace
     step_budget_ms: Annotated[float, Meta(gt=0)] | None = None
+    # seconds that a step, which takes milliseconds, may last before the engine is taken to hang and started again
+    step_timeout: Seconds = 60.0
     max_waiting: Count = 256  # requests in the queue; beyond: 503 with retry-after
     max_waiting_tokens: Count = 1_000_000  # likewise, tokens of their prompts
     # of the KV cache, for one tenant while others wait for room in it or keep something there

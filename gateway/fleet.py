@@ -100,6 +100,7 @@ class Fleet:
             interactive_sequences=engine.interactive_sequences,
             token_budget=engine.token_budget,
             step_budget_ms=engine.step_budget_ms,
+            step_timeout=engine.step_timeout,
             max_waiting=engine.max_waiting,
             max_waiting_tokens=engine.max_waiting_tokens,
             tenant_share=engine.tenant_share,

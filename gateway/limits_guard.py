@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from backends.breaker import Breaker
 from gateway.account import Account, granted, unlimited
-from gateway.breaker import Breaker
 from gateway.config import Limits
 from gateway.limits import (
     NOTHING,
@@ -25,6 +25,8 @@ from gateway.periods import periods
 
 logger = logging.getLogger(__name__)
 
+FAILURES = 3  # of the store in a row, after which it is left in peace
+PAUSE = 0.5  # seconds
 MAX_OWED = 10_000
 REPAID_AT_ONCE = 8
 
@@ -38,7 +40,7 @@ class GuardedLimits:
 
     def __init__(self, store: LimitStore, breaker: Breaker | None = None) -> None:
         self._store = store
-        self._breaker = breaker or Breaker()
+        self._breaker = breaker or Breaker(failures=FAILURES, pause=PAUSE)
         self._owed: dict[str, tuple[Reservation, Limits, Amount]] = {}  # by lease, the oldest first
         self._undoing: set[asyncio.Task[None]] = set()
 
@@ -95,8 +97,9 @@ class GuardedLimits:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        if not self._breaker.allows():
+        if not self._breaker.allows:
             raise _Resting("the store is left in peace after several failures")
+        trial = self._breaker.enter()
         try:
             yield
         except LimitExceeded:
@@ -105,7 +108,10 @@ class GuardedLimits:
         except LimitStoreUnavailable:
             self._breaker.failed()
             raise
-        self._breaker.succeeded()
+        else:
+            self._breaker.succeeded()
+        finally:
+            self._breaker.leave(trial)
 
     def _owe(self, reservation: Reservation, limits: Limits, used: Amount) -> None:
         if len(self._owed) >= MAX_OWED:

@@ -32,10 +32,8 @@ def serve(engine_config: Callable[..., EngineConfig], fake_command: list[str], b
     async def serve(
         model: str = "fake", step_timeout: float = STEP_TIMEOUT, ready_timeout: float = 10.0
     ) -> AsyncIterator[Served]:
-        config = engine_config(model=model)
-        async with Supervisor(
-            [config], command=fake_command, step_timeout=step_timeout, ready_timeout=ready_timeout
-        ) as supervisor:
+        config = engine_config(model=model, step_timeout=step_timeout)
+        async with Supervisor([config], command=fake_command, ready_timeout=ready_timeout) as supervisor:
             backend = LocalBackend(config, Tokenizer(byte_model), 8192, lambda event: None)
             await backend.start()
             yield supervisor, backend

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.breaker import Breaker
+from backends.breaker import Breaker
 from gateway.config import Limits, State
 from gateway.limits import NOTHING, Amount, LimitExceeded, LimitStore, LimitStoreUnavailable, Reservation
 from gateway.limits_guard import GuardedLimits

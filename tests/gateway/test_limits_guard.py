@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.breaker import Breaker
+from backends.breaker import Breaker
 from gateway.config import Limits
 from gateway.limits import NOTHING, Amount, LimitExceeded, LimitStoreUnavailable, Reservation
 from gateway.limits_guard import MAX_OWED, GuardedLimits
@@ -46,7 +46,7 @@ def store() -> Unsteady:
 
 
 async def test_a_store_that_keeps_failing_is_not_asked_any_more(store: Unsteady) -> None:
-    guard = GuardedLimits(store, Breaker(failures=3, rest=60.0))
+    guard = GuardedLimits(store, Breaker(failures=3, pause=60.0))
     store.down = True
     for number in range(10):
         with pytest.raises(LimitStoreUnavailable):
@@ -75,7 +75,7 @@ async def test_a_settlement_that_failed_is_made_up_for(store: Unsteady) -> None:
 
 
 async def test_a_settlement_during_a_rest_is_made_up_for_too(store: Unsteady) -> None:
-    guard = GuardedLimits(store, Breaker(failures=1, rest=0.05))
+    guard = GuardedLimits(store, Breaker(failures=1, pause=0.05))
     held = await guard.reserve("acme", ONE, "a", NOTHING)
     store.down = True
     with pytest.raises(LimitStoreUnavailable):

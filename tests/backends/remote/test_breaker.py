@@ -20,7 +20,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def breaker(clock: Clock) -> Breaker:
-    return Breaker(clock)
+    return Breaker(clock=clock)
 
 
 def fail(breaker: Breaker, times: int) -> None:

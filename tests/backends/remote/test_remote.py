@@ -198,7 +198,7 @@ async def test_a_status_that_is_not_200(
 
 async def test_nobody_listens(remote: Make, generation: Make, unused_port: int) -> None:
     clock = [0.0]
-    async with remote(f"http://127.0.0.1:{unused_port}/v1", Breaker(lambda: clock[0])) as backend:
+    async with remote(f"http://127.0.0.1:{unused_port}/v1", Breaker(clock=lambda: clock[0])) as backend:
         assert not backend.available  # start() has found out
         clock[0] = PAUSE
         _, error = await backend.broken(generation())

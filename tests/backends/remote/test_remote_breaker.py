@@ -12,7 +12,7 @@ Make = Callable[..., Any]
 async def test_the_breaker_opens_and_half_opens(stub: Any, wire: Any, remote: Make, generation: Make) -> None:
     clock = [0.0]
     stub.plays(*[wire.status(500)] * FAILURES, wire.says(wire.chat("Hi")))
-    async with remote(stub.url, Breaker(lambda: clock[0])) as backend:
+    async with remote(stub.url, Breaker(clock=lambda: clock[0])) as backend:
         for _ in range(FAILURES):
             assert backend.available
             await backend.broken(generation())
@@ -30,7 +30,7 @@ async def test_a_trial_whose_client_goes_away_is_followed_by_another(
 ) -> None:
     clock = [0.0]
     stub.plays(*[wire.status(500)] * FAILURES, wire.says(end=False))
-    async with remote(stub.url, Breaker(lambda: clock[0])) as backend:
+    async with remote(stub.url, Breaker(clock=lambda: clock[0])) as backend:
         for _ in range(FAILURES):
             await backend.broken(generation())
         clock[0] = PAUSE
