@@ -86,7 +86,7 @@ class GrammarCompiler:
     def __init__(self, vocabulary: Vocabulary, eos: frozenset[int], vocab_size: int) -> None:
         """`vocab_size`: how many ids the model has; those beyond the vocabulary are never allowed."""
         # The library wants an end token; one that no model can say stands for those of a model without.
-        self._eos = eos or frozenset({vocab_size})
+        self._eos = frozenset(id for id in eos if id < vocab_size) or frozenset({vocab_size})
         self._tokenizer = LLTokenizer(_Tokens(vocabulary, vocab_size), eos_token=sorted(self._eos))  # type: ignore[arg-type]  # it asks for the members only
 
     def compile(self, grammar: Grammar) -> Constraint:

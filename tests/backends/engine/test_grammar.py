@@ -210,8 +210,9 @@ def test_no_padding_and_no_nameless_token_may_follow(compiler: GrammarCompiler) 
     assert not {END, STOP, TOOL} & allowed(constraint)
 
 
-def test_a_model_without_an_end_ends_where_nothing_can_follow() -> None:
-    compiler = GrammarCompiler(Vocabulary(BYTES, {}), NOBODY, len(BYTES))
+@pytest.mark.parametrize("eos", [NOBODY, frozenset({len(BYTES) + 9})])
+def test_a_model_without_an_end_ends_where_nothing_can_follow(eos: frozenset[int]) -> None:
+    compiler = GrammarCompiler(Vocabulary(BYTES, {}), eos, len(BYTES))
     constraint = compiler.compile(Grammar("regex", "ab?"))
     constraint.accept(ord("a"))
     assert not constraint.complete and allowed(constraint) - {len(BYTES)} == {ord("b")}
