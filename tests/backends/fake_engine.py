@@ -39,7 +39,7 @@ class FakeEngine:
             case b"too long":
                 return Refused(id=submit.id, code="context_length_exceeded", message="8 tokens of at most 7")
             case b"too many":
-                return Refused(id=submit.id, code="overloaded", message="the queue is full")
+                return Refused(id=submit.id, code="overloaded", message="the queue is full", retry_after=7.5)
         self._running[sender, submit.id] = submit
         self._made[sender, submit.id] = 0
         self._store(bytes(submit.prompt))

@@ -188,6 +188,11 @@ async def test_each_failure_has_its_error(
     assert backend.in_flight == 0
 
 
+async def test_a_full_engine_says_when_to_come_again(backend: LocalBackend) -> None:
+    error = await fail(backend, generation("too many"))
+    assert isinstance(error, Overloaded) and error.retry_after == 7.5
+
+
 async def test_a_killed_engine_ends_every_stream_and_comes_back(rig: Rig, backend: LocalBackend) -> None:
     streams = [asyncio.create_task(fail(backend, generation("abc", ENDLESS))) for _ in range(5)]
     await until(lambda: rig.running == 5)

@@ -13,6 +13,13 @@ from gateway.errors import ApiError, as_api_error, draining, openai_error
         (Rejected("No.", "invalid"), 400, "invalid_request_error", "invalid", {}),
         (DeadlineExceeded("No."), 504, "server_error", "deadline_exceeded", {"x-should-retry": "false"}),
         (Overloaded("No."), 503, "server_error", "server_is_overloaded", {"retry-after": "1"}),
+        (
+            Overloaded("No.", retry_after=7.5),
+            503,
+            "server_error",
+            "server_is_overloaded",
+            {"retry-after": "8"},
+        ),
         (Unavailable("No."), 502, "server_error", "engine_died", {"retry-after": "1"}),
         (BackendError("No."), 502, "server_error", "backend_error", {"retry-after": "1"}),
         (draining(), 503, "server_error", "draining", {"retry-after": "1"}),

@@ -44,10 +44,12 @@ class FakeRunner:
     batches: list[Batch] = field(default_factory=list)
     failures: list[Exception] = field(default_factory=list)  # raised one by one, in the next steps
     answers: list[list[int | None]] = field(default_factory=list)  # given instead of the right ones
+    seconds: float = 0.0  # that a device would have worked
 
     def launch(self, batch: Batch) -> Batch:
         assert batch.rows
         self.batches.append(batch)
+        self.seconds += 0.01 + 0.002 * sum(len(row.tokens) for row in batch.rows)
         for row in batch.rows:
             self._write(row)
         if self.failures:
@@ -94,7 +96,8 @@ class Answer:
 class Rig:
     """An engine, its runner and a clock that stands still. Everything is checked after every step."""
 
-    def __init__(self, compile: Compile | None = None, **config: Any) -> None:
+    def __init__(self, compile: Compile | None = None, *, paced: bool = False, **config: Any) -> None:
+        """`paced`: the engine sees that steps take time, and learns how much."""
         fields = {"block_size": 4, "kv_blocks": 64, "token_budget": 32, "max_sequences": 8, **config}
         self.config = EngineConfig(name="e/0", model="", address="", events="", vocabulary="", **fields)
         self.runner = FakeRunner([[UNWRITTEN] * self.config.block_size for _ in range(self.config.kv_blocks)])
@@ -107,7 +110,7 @@ class Rig:
             VOCAB_SIZE,
             1024,
             lambda: self.now,
-            lambda: self.now,
+            lambda: self.runner.seconds if paced else 0.0,
             compile=compile or COMPILER.compile,
         )
         self.refused: dict[tuple[bytes, str], Refused] = {}

@@ -47,6 +47,8 @@ def test_alone(rig: Make, expected: Expected) -> None:
         {"block_size": 1, "kv_blocks": 200},
         {"kv_blocks": 16},
         {"kv_blocks": 11, "token_budget": 9},
+        {"paced": True},
+        {"paced": True, "kv_blocks": 11, "step_budget_ms": 20},
     ],
     ids=str,
 )
@@ -58,6 +60,23 @@ def test_among_others_chunked_cached_and_preempted(
     engine.run()
     for prompt, answer in asked:
         assert (answer.ids, answer.finish) == (expected(prompt, 12).ids, "length")
+
+
+def test_beside_answers_a_long_prompt_runs_in_chunks_that_take_no_longer_than_a_step(rig: Make) -> None:
+    engine = rig(paced=True, kv_blocks=512, token_budget=512)
+    streams = [engine.submit([n + 1] * 4, 300) for n in range(6)]
+    for _ in range(20):
+        engine.step()
+    long = engine.submit(list(range(1, 51)) * 10, 4)
+    took = []
+    while not long.ids:
+        before = engine.runner.seconds
+        engine.step()
+        took.append(engine.runner.seconds - before)
+    usual = 0.01 + 0.002 * 6
+    assert max(took[3:]) <= 2.1 * usual and 1.7 * usual < sum(took[3:-1]) / len(took[3:-1])
+    assert all(len(each.ids) > len(took) for each in streams)
+    assert 0 < engine.engine.load().step_error < 0.5
 
 
 def test_preempted_with_an_answer_begun(rig: Make, expected: Expected) -> None:
