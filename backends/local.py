@@ -150,8 +150,8 @@ class LocalBackend:
             raise Rejected(str(error), "unsupported_parameter") from error
         if prompt.tool_choice.mode == "none":
             return sampling, None
-        free = form.bare and sampling.grammar is None
-        bare = frozenset(tool.name for tool in prompt.tools) if free else frozenset[str]()
+        unmarked = not form.begin or (form.bare and sampling.grammar is None)
+        bare = frozenset(tool.name for tool in prompt.tools) if unmarked else frozenset[str]()
         return sampling, partial(CallParser, form, parallel=prompt.tool_choice.parallel, bare=bare)
 
     def _open(self, generation: Generation, ids: list[int], sampling: Sampling) -> tuple[str, Inbox]:

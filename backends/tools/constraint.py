@@ -71,6 +71,10 @@ def strict_grammar(tools: Sequence[Tool], form: ToolFormat, *, many: bool) -> Gr
 
     A lexeme that ends in the mark as soon as there is one, and another for text in which there is none.
     """
+    if not form.begin:
+        return _lark(
+            "start: calls | PLAIN?", r"PLAIN: /\s*[^{\s](?s:.*)/", *_calls(tools, form, many=False, begin="")
+        )
     call, *rules = _calls(tools, form, many=False, begin="")
     start = f"start: (to_call body){'*' if many else '?'} PLAIN?"
     mark = json.dumps(form.begin)
@@ -97,18 +101,22 @@ def _calls_or(asked: Grammar, tools: Sequence[Tool], form: ToolFormat, *, many: 
 
 def _calls(tools: Sequence[Tool], form: ToolFormat, *, many: bool, begin: str) -> list[str]:
     """Rules: `calls`, and what it is made of."""
-    again = f" ({json.dumps(form.between)} call)*" if many else ""
+    again = f" ({json.dumps(form.between)} call)*" if many and form.begin else ""
     bodies = " | ".join(f"call_{n}" for n in range(len(tools)))
     return [
         f"calls: call{again}",
-        f"call: {json.dumps(begin + form.before)} ({bodies}) {json.dumps(form.after + form.end)}",
-        *(f"call_{n}: {_head(tool)} arguments_{n} {json.dumps('}')}" for n, tool in enumerate(tools)),
+        f"call: {_text(begin + form.before)}({bodies}){_text(form.after + form.end)}",
+        *(f"call_{n}: {_head(tool, form)} arguments_{n} {json.dumps('}')}" for n, tool in enumerate(tools)),
         *(f"arguments_{n}: %json {_schema(tool)}" for n, tool in enumerate(tools)),
     ]
 
 
-def _head(tool: Tool) -> str:
-    return json.dumps(f'{{"name": {json.dumps(tool.name)}, "arguments": ')
+def _text(mark: str) -> str:
+    return f" {json.dumps(mark)} " if mark else ""
+
+
+def _head(tool: Tool, form: ToolFormat) -> str:
+    return json.dumps(f'{{"name": {json.dumps(tool.name)}, "{form.key}": ')
 
 
 def _schema(tool: Tool) -> str:

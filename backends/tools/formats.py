@@ -22,14 +22,15 @@ RESULT = ChatMessage("tool", "result_of_the_probe", tool_call_id=CALL.id, name=C
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFormat:
-    """Each call is an object with a name and arguments, between two marks.
+    """Each call is an object with a name and arguments, between two marks, or without any: then it is all of an answer.
 
     `bare`: small models of the family leave the marks out, or fence the object as code.
     """
 
     name: str
-    begin: str
-    end: str
+    begin: str = ""
+    end: str = ""
+    key: str = "arguments"
     before: str = ""  # between the mark and the object
     after: str = ""  # between the object and the mark
     between: str = ""  # between two calls
@@ -47,6 +48,7 @@ FORMATS = (
         between="\n",
         bare=True,
     ),
+    ToolFormat(name="llama3_json", key="parameters"),  # Llama 3.1 and later
 )
 
 
@@ -69,8 +71,9 @@ def support(render: Render) -> ToolSupport:
 
 
 def _format(rendered: str, offered: str) -> ToolFormat | None:
-    """By the marks around the probe's call, but for those that stand in the instructions already."""
+    """By the marks around the probe's call, but for those that stand in the instructions already; else by the call."""
     for form in FORMATS:
-        if all(rendered.count(mark) > offered.count(mark) for mark in (form.begin, form.end)):
+        marks = (form.begin, form.end) if form.begin else (f'{{"name": "{CALL.name}", "{form.key}": ',)
+        if all(rendered.count(mark) > offered.count(mark) for mark in marks):
             return form
     return None

@@ -43,7 +43,7 @@ class CallParser:
         self._held = ""  # what is not decided yet
         self._state: Callable[[bool], bool] = self._opening if bare else self._between
         self._ends: tuple[str, ...] = ()  # one of them may follow on the object
-        self._arguments = _ObjectEnd(form.end[0])
+        self._arguments = _ObjectEnd(form.end[:1])
         self._calls = 0  # begun
         self._gap = False  # nothing but white space since the last call
         self._text: list[str] = []
@@ -88,9 +88,10 @@ class CallParser:
     def _unfenced(self) -> tuple[str, tuple[str, ...]]:
         """What is held less a fence, and what then closes it; empty where it may yet become one."""
         rest = self._held.lstrip()
-        if any(fence.startswith(rest) for fence in FENCES):
+        fences = FENCES if self._form.bare else {}
+        if any(fence.startswith(rest) for fence in fences):
             return "", ()
-        for fence, end in FENCES.items():
+        for fence, end in fences.items():
             if rest.startswith(fence):
                 return rest[len(fence) :], (end,)
         return rest, ()
@@ -100,7 +101,7 @@ class CallParser:
         if self._gap:
             self._held = self._held.lstrip()
         at = self._held.find(self._form.begin)
-        if at >= 0:
+        if at >= 0 and self._form.begin:
             self._say(len(self._held[:at].rstrip()))
             self._state = self._head
             return True
@@ -151,7 +152,7 @@ class CallParser:
         self._ends = ends
         self._pieces.append(CallPiece(index=self._calls, id=new_call_id(), name=name))
         self._calls += 1
-        self._arguments = _ObjectEnd(self._form.end[0])
+        self._arguments = _ObjectEnd(self._form.end[:1])
 
     def _inside(self, last: bool) -> bool:
         """Arguments."""
@@ -184,7 +185,10 @@ class CallParser:
 
 
 class _ObjectEnd:
-    """Finds the end of a JSON object that comes in pieces, by its braces, or where `stop` stands outside a string."""
+    """Finds the end of a JSON object that comes in pieces, by its braces, or where `stop` stands outside a string.
+
+    `stop` may be empty.
+    """
 
     def __init__(self, stop: str) -> None:
         self.found = False

@@ -13,7 +13,7 @@ from backends.tools.constraint import BAN, Unconstrainable, calls_grammar, const
 from backends.tools.formats import FORMATS
 from backends.wire import Grammar, Sampling, Vocabulary
 
-(HERMES,) = [form for form in FORMATS if form.name == "hermes"]
+HERMES, LLAMA = FORMATS
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"city": {"type": "string"}, "unit": {"enum": ["c", "f"]}},
@@ -119,6 +119,16 @@ def test_any_schema_of_an_object(make: Any, schema: dict[str, Any], arguments: s
     grammar = make([Tool("f-1_x", parameters=schema)], HERMES, many=True)
     text = f'<tool_call>\n{{"name": "f-1_x", "arguments": {arguments}}}\n</tool_call>'
     assert obeys(text, grammar) and obeys(f"{text}\n{text}", grammar)
+
+
+def test_calls_without_marks() -> None:
+    call = '{"name": "weather", "parameters": {"city": "Paris"}}'
+    required = calls_grammar([WEATHER, NOW], LLAMA, many=True)
+    assert obeys(call, required) and obeys('{"name": "now", "parameters": {}}', required)
+    assert not obeys(call + call, required) and not obeys("Text", required) and not obeys("", required)
+    strict = strict_grammar([STRICT, NOW], LLAMA, many=True)
+    assert all(obeys(text, strict) for text in ("", "Text {\n}", " ```\n{}", call))
+    assert not any(obeys(text, strict) for text in (call.replace('"Paris"', "3"), "{}", "\n {}"))
 
 
 @pytest.mark.models

@@ -60,3 +60,11 @@ def test_ids_that_a_template_is_particular_about() -> None:
     """Mistral's templates insist on nine letters and digits."""
     strict: Any = "{% for m in messages %}{% for c in m.tool_calls or [] %}{% if c.id | length != 9 %}{{ raise_exception('id') }}{% endif %}{% endfor %}{% endfor %}"  # noqa: E501
     assert supported(strict + HERMES).told
+
+
+def test_calls_without_marks_are_known_by_their_key() -> None:
+    call = '{"name": "BEGIN'.replace("BEGIN", "{{ c.function.name }}") + '", "parameters": '
+    llama = FULL.replace("BEGIN{{ c.function.name }} ", call).replace("END", "}")
+    found = supported(llama)
+    assert found.told and found.format is not None and found.format.name == "llama3_json"
+    assert supported(llama.replace("parameters", "args")).format is None

@@ -13,7 +13,7 @@ from backends.tools.calls import CallPiece, joined
 from backends.tools.formats import FORMATS
 from backends.tools.parser import CallParser
 
-(HERMES,) = [form for form in FORMATS if form.name == "hermes"]
+HERMES, LLAMA = FORMATS
 WEATHER = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 SUM = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": [2, {"c": "}"}]}}\n</tool_call>'
 Told = tuple[str, list[tuple[str, str]]]
@@ -192,3 +192,27 @@ def test_text_that_begins_like_json_is_let_go_as_soon_as_it_is_none_of_the_tools
     parser = CallParser(HERMES, bare={"weather"})
     assert parser.push('{"name": "we').text == ""
     assert parser.push("ll").text == '{"name": "well'
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ('{"name": "weather", "parameters": {"city": "Paris"}}', ("", [CITY])),
+        ('\n{"name": "weather", "parameters": {"city": "Paris"}}\n', ("", [CITY])),
+        ("Hello <tool_call> {}", ("Hello <tool_call> {}", [])),
+        (
+            '```\n{"name": "weather", "parameters": {}}\n```',
+            ('```\n{"name": "weather", "parameters": {}}\n```', []),
+        ),
+        ('{"name": "other", "parameters": {}}', ('{"name": "other", "parameters": {}}', [])),
+        ('{"name": "weather", "parameters": {"ci', ("", [("weather", '{"ci')])),
+        ("", ("", [])),
+    ],
+)
+def test_a_format_without_marks(answer: str, expected: Told) -> None:
+    for pieces in ([answer], list(answer)):
+        parser = CallParser(LLAMA, bare={"weather"})
+        said = [*(parser.push(piece) for piece in pieces), parser.finish("")]
+        calls = joined(piece for each in said for piece in each.calls)
+        heard = "".join(each.text for each in said), [(call.name, call.arguments) for call in calls]
+        assert heard == expected
