@@ -28,7 +28,7 @@ from typing import Any
 import msgspec
 
 from gateway.config import Telemetry
-from gateway.dashboard.record import Record, record_of
+from gateway.dashboard.record import Record, ended, record_of
 from gateway.exchange import Exchange
 from gateway.metrics import Metrics
 from gateway.request import Request, Route
@@ -72,7 +72,7 @@ class Records:
         """Of an exchange that ends now."""
         route = None if exchange.answer is None else exchange.answer.route
         try:
-            self._items.put_nowait((record_of(exchange), trace_id, exchange.requests, route))
+            self._items.put_nowait((record_of(ended(exchange)), trace_id, exchange.requests, route))
         except queue.Full:
             self._metrics.record_lost("queue")
 

@@ -9,7 +9,7 @@ from itertools import islice
 
 import msgspec
 
-from gateway.dashboard.record import Record
+from gateway.dashboard.record import Ended
 
 STEP = 5  # seconds
 BUCKETS = 120
@@ -57,19 +57,19 @@ class History:
         self._clock = clock
         self._buckets: deque[_Bucket] = deque([_Bucket(int(clock()) // STEP)], maxlen=BUCKETS)
 
-    def finished(self, record: Record) -> None:
+    def finished(self, call: Ended) -> None:
         """A request that has just ended. Its tokens count towards its tenant; `generated` tells of a tier's."""
         bucket = self._now()
-        if record.tier is not None:
-            tier = bucket.tiers[record.tier]
+        if call.tier is not None:
+            tier = bucket.tiers[call.tier]
             tier.requests += 1
-            if record.first_text is not None and len(tier.first) < MAX_TIMES:
-                tier.first.append(record.first_text)
-        if record.tenant is not None:
-            used = bucket.tenants[record.tenant]
+            if call.first_text is not None and len(tier.first) < MAX_TIMES:
+                tier.first.append(call.first_text)
+        if call.tenant is not None:
+            used = bucket.tenants[call.tenant]
             used.requests += 1
-            used.refused += record.status == REFUSED
-            used.tokens += record.prompt_tokens + record.completion_tokens
+            used.refused += call.status == REFUSED
+            used.tokens += call.tokens
 
     def generated(self, tier: str, tokens: float, since: float | None = None) -> None:
         """Tokens that a tier has made just now, or evenly `since` then (by the clock)."""

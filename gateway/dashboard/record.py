@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import msgspec
 
 from gateway.exchange import Exchange
-from gateway.ledger import Entry
+from gateway.ledger import Entry, Ledger
+from gateway.request import Route
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,32 +59,71 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     attempts: tuple[Attempt, ...]
 
 
-def record_of(exchange: Exchange) -> Record:
-    """Of an exchange that ends now."""
-    seconds = exchange.seconds
-    arrived = time.time() - seconds
-    answer = exchange.answer
-    assessment = None if answer is None else answer.route.assessment
-    attempts = tuple(_attempt(entry, arrived) for entry in exchange.ledger.entries)
-    return Record(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """What is kept of an exchange when it is over; a `Record` is only made of it when somebody looks."""
+
+    id: str
+    arrived: float  # Unix seconds
+    endpoint: str
+    tenant: str | None
+    status: int
+    code: str | None
+    tier: str | None
+    route: Route | None
+    reason: str | None
+    seconds: float
+    first_text: float | None
+    ledger: Ledger
+
+    @property
+    def tokens(self) -> int:
+        """Of prompts and answers of all attempts."""
+        used = (entry.usage for entry in self.ledger.entries if entry.usage is not None)
+        return sum(usage.prompt_tokens + usage.completion_tokens for usage in used)
+
+
+def ended(exchange: Exchange) -> Ended:
+    """Of an exchange that ends now. Its answer is let go, as that holds text."""
+    seconds, answer = exchange.seconds, exchange.answer
+    return Ended(
         id=exchange.id,
-        at=arrived,
+        arrived=time.time() - seconds,
         endpoint=exchange.endpoint,
         tenant=None if exchange.tenant is None else exchange.tenant.name,
         status=exchange.status,
         code=None if exchange.error is None else exchange.error.code,
         tier=None if answer is None else answer.tier,
+        route=None if answer is None else answer.route,
         reason=None if answer is None else answer.headers.get("x-headrace-reason", answer.route.reason),
-        task=None if assessment is None else assessment.task,
-        good={} if assessment is None else dict(assessment.good),
         seconds=seconds,
         first_text=exchange.first_text,
+        ledger=exchange.ledger,
+    )
+
+
+def record_of(call: Ended) -> Record:
+    assessment = None if call.route is None else call.route.assessment
+    attempts = tuple(_attempt(entry, call.arrived) for entry in call.ledger.entries)
+    return Record(
+        id=call.id,
+        at=call.arrived,
+        endpoint=call.endpoint,
+        tenant=call.tenant,
+        status=call.status,
+        code=call.code,
+        tier=call.tier,
+        reason=call.reason,
+        task=None if assessment is None else assessment.task,
+        good={} if assessment is None else dict(assessment.good),
+        seconds=call.seconds,
+        first_text=call.first_text,
         prompt_tokens=sum(attempt.prompt_tokens for attempt in attempts),
         cached_tokens=sum(attempt.cached_tokens for attempt in attempts),
         completion_tokens=sum(attempt.completion_tokens for attempt in attempts),
         cost=sum(attempt.cost for attempt in attempts),
-        largest=exchange.ledger.largest,
-        steps=tuple(sorted(_steps(exchange, arrived), key=lambda step: (step.begin, -step.end))),
+        largest=call.ledger.largest,
+        steps=tuple(sorted(_steps(call), key=lambda step: (step.begin, -step.end))),
         attempts=attempts,
     )
 
@@ -103,12 +144,13 @@ def _attempt(entry: Entry, arrived: float) -> Attempt:
     )
 
 
-def _steps(exchange: Exchange, arrived: float) -> Iterator[Step]:
-    for stage in exchange.ledger.stages:
+def _steps(call: Ended) -> Iterator[Step]:
+    arrived = call.arrived
+    for stage in call.ledger.stages:
         yield _step(stage.name.removeprefix("headrace."), stage.started - arrived, stage.ended - arrived)
-    for number, entry in enumerate(exchange.ledger.entries):
-        ended = exchange.seconds if entry.ended is None else entry.ended - arrived
-        yield _step(entry.replica, entry.started - arrived, ended)
+    for number, entry in enumerate(call.ledger.entries):
+        whole = call.seconds if entry.ended is None else entry.ended - arrived
+        yield _step(entry.replica, entry.started - arrived, whole)
         for name, begin, end in _parts(entry):
             if begin is not None and end is not None:
                 yield _step(name, begin - arrived, end - arrived, number)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from backends.wire import Load
 from gateway.dashboard.history import History
-from gateway.dashboard.record import Record, record_of
+from gateway.dashboard.record import Ended, Record, ended, record_of
 from gateway.exchange import Exchange
 from gateway.metrics import ANSWERING
 
@@ -25,7 +25,7 @@ class Watch:
         self.loads: dict[str, Load] = {}
         self._engines = frozenset(engines)
         self._running: dict[int, Exchange] = {}
-        self._records: deque[Record] = deque(maxlen=KEPT)
+        self._ended: deque[Ended] = deque(maxlen=KEPT)
 
     @contextmanager
     def running(self, exchange: Exchange) -> Iterator[None]:
@@ -38,15 +38,14 @@ class Watch:
             yield
         finally:
             del self._running[id(exchange)]
-            self._finished(record_of(exchange))
+            self._finished(ended(exchange))
 
-    def _finished(self, record: Record) -> None:
-        self._records.append(record)
-        self.history.finished(record)
-        for attempt in record.attempts:
-            if attempt.replica not in self._engines:
-                since = None if attempt.first is None else record.at + attempt.first
-                self.history.generated(attempt.tier, attempt.completion_tokens, since)
+    def _finished(self, call: Ended) -> None:
+        self._ended.append(call)
+        self.history.finished(call)
+        for entry in call.ledger.entries:
+            if entry.replica not in self._engines and entry.usage is not None:
+                self.history.generated(entry.tier, entry.usage.completion_tokens, entry.first)
 
     def load(self, load: Load) -> None:
         """What an engine says of itself; its counters begin again with each start of its process."""
@@ -73,8 +72,8 @@ class Watch:
 
     def latest(self, count: int) -> list[Record]:
         """The newest first."""
-        return list(self._records)[: -count - 1 : -1]
+        return [record_of(call) for call in list(self._ended)[: -count - 1 : -1]]
 
     def find(self, request_id: str) -> Record | None:
         """By its x-request-id, the newest of that name; None when it is not kept any more."""
-        return next((record for record in reversed(self._records) if record.id == request_id), None)
+        return next((record_of(call) for call in reversed(self._ended) if call.id == request_id), None)

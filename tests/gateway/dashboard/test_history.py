@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backends.backend import Usage
 from gateway.dashboard.history import BUCKETS, MAX_TIMES, STEP, History, Used, quantile
-from gateway.dashboard.record import Record
+from gateway.dashboard.record import Ended
+from gateway.ledger import Ledger
 
 
 class Clock:
@@ -16,13 +18,15 @@ class Clock:
         return self.now
 
 
-def record(
+def ended(
     tier: str | None = "7b", first: float | None = 0.2, tenant: str = "acme", status: int = 200
-) -> Record:
-    return Record(
-        id="r", at=0.0, endpoint="chat", tenant=tenant, status=status, code=None, tier=tier, reason=None, task=None,
-        good={}, seconds=1.0, first_text=first, prompt_tokens=10, cached_tokens=0, completion_tokens=5, cost=0.0,
-        largest=0.0, steps=(), attempts=(),
+) -> Ended:
+    ledger = Ledger()
+    usage = Usage(prompt_tokens=10, completion_tokens=5)
+    ledger.open(tier or "7b", "7b/0").settled(None, usage, 0.0)
+    return Ended(
+        id="r", arrived=0.0, endpoint="chat", tenant=tenant, status=status, code=None, tier=tier, route=None,
+        reason=None, seconds=1.0, first_text=first, ledger=ledger,
     )  # fmt: skip
 
 
@@ -37,9 +41,9 @@ def history(clock: Clock) -> History:
 
 
 def test_silence_leaves_empty_buckets(history: History, clock: Clock) -> None:
-    history.finished(record(first=0.1))
+    history.finished(ended(first=0.1))
     clock.now += 2 * STEP
-    history.finished(record(first=0.3))
+    history.finished(ended(first=0.3))
     series = history.series("7b")
     assert series.requests == [1, 0, 1]
     assert series.first_p50 == [0.1, None, 0.3]
@@ -61,11 +65,11 @@ def test_what_began_before_the_history_is_spread_over_all_of_it(history: History
 
 def test_it_forgets_and_never_grows(history: History, clock: Clock) -> None:
     for _ in range(3 * MAX_TIMES):
-        history.finished(record())
+        history.finished(ended())
     assert len(history.first_tokens("7b")) == MAX_TIMES
     for _ in range(2 * BUCKETS):
         clock.now += STEP
-        history.finished(record())
+        history.finished(ended())
     assert len(history.series("7b").requests) == BUCKETS
     assert len(history.first_tokens("7b")) == BUCKETS
     clock.now += 1e9  # the clock may leap
@@ -73,10 +77,10 @@ def test_it_forgets_and_never_grows(history: History, clock: Clock) -> None:
 
 
 def test_the_last_minute_of_tenants(history: History, clock: Clock) -> None:
-    history.finished(record(tenant="old"))
+    history.finished(ended(tenant="old"))
     clock.now += 61
-    history.finished(record())
-    history.finished(record(tier=None, status=429))
+    history.finished(ended())
+    history.finished(ended(tier=None, status=429))
     assert history.last_minute() == {"acme": Used(requests=2, refused=1, tokens=30)}
 
 

@@ -1,7 +1,9 @@
 """What is remembered of calls and engines: enough to see what happened, never what was said."""
 
 import asyncio
+import gc
 import time
+import weakref
 from typing import Any
 
 import msgspec
@@ -142,3 +144,21 @@ def test_a_record_holds_nothing_of_what_was_said() -> None:
     with watch.running(call):
         call.ledger.open("7b", "7b/0").settled(Delta(text="the canary sings", usage=USAGE), USAGE, 0.0)
     assert b"canary" not in msgspec.json.encode(watch.latest(1))
+
+
+def test_neither_a_call_nor_its_answer_is_held() -> None:
+    """An answer holds its text; a burst of long ones must not stay in memory."""
+
+    class Deltas:
+        pass
+
+    watch, call, deltas = Watch({}), exchange(), Deltas()
+    assert call.answer is not None
+    call.answer.deltas = deltas  # type: ignore[assignment]
+    with watch.running(call):
+        pass
+    held = weakref.ref(deltas)
+    del call, deltas
+    gc.collect()
+    assert held() is None
+    assert watch.find("r") is not None
