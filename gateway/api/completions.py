@@ -17,6 +17,7 @@ from gateway.config import Tenant
 from gateway.request import Answer, Request
 
 MAX_PROMPTS = 64
+MAX_CHOICES = 128  # as many as OpenAI has to one prompt
 
 
 class CompletionBody(GenerationBody, frozen=True, kw_only=True):
@@ -167,6 +168,10 @@ def _check_prompts(body: CompletionBody) -> None:
         raise invalid("prompt", "must be all texts, all token ids or all lists of token ids")
     if len(body.prompts) > MAX_PROMPTS:
         raise invalid("prompt", f"{len(body.prompts)} prompts are more than {MAX_PROMPTS}")
+    if len(body.prompts) * body.n > MAX_CHOICES:
+        raise invalid(
+            "n", f"{body.n} answers to each of {len(body.prompts)} prompts are more than {MAX_CHOICES}"
+        )
     for field, given in body.prompts.items():
         if isinstance(given, list):
             _check_ids(given, field)

@@ -76,6 +76,7 @@ def test_a_gap_is_between_two_texts() -> None:
         ({"prompt": [1, 2**31]}, "prompt[1]", "invalid_value"),
         ({"prompt": [True]}, "prompt[0]", "invalid_value"),
         ({"prompt": ["a"] * 65}, "prompt", "invalid_value"),
+        ({"prompt": ["a"] * 33, "n": 4}, "n", "invalid_value"),
         ({"prompt": [1], "suffix": "x"}, "suffix", "invalid_value"),
         ({"suffix": "x", "echo": True}, "echo", "invalid_value"),
         ({"suffix": 1}, "suffix", "invalid_value"),
