@@ -46,8 +46,12 @@ class JsonSchema(
     json_schema: NamedSchema
 
 
-class FlatSchema(NamedSchema, frozen=True, kw_only=True, tag_field="type", tag="json_schema"):
-    """As the Responses API has it."""
+class FlatSchema(
+    NamedSchema, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="json_schema"
+):
+    """As the Responses API has it, where there must be one."""
+
+    schema: Schema
 
 
 class BareSchema(

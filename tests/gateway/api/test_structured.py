@@ -145,6 +145,7 @@ LONG = {"enum": ["x" * MAX_GRAMMAR]}
         ("responses", {"text": {"verbosity": "low"}}, "text.verbosity"),
         ("responses", {"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format.name"),
         ("responses", {"text": {"format": {"type": "json_schema", "name": "a", "schema": LONG}}}, "text.format.schema"),
+        ("responses", {"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema"),
         ("responses", {"structured_outputs": {"regex": "a"}}, "structured_outputs"),
         ("messages", {"output_config": {"effort": "low"}}, "output_config.effort"),
         ("messages", {"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
