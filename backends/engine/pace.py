@@ -17,6 +17,7 @@ DRIFT = 0.2  # weight of the last step in what the machine's other work does to 
 OUTLIER = 3.0  # times as long as predicted, or as short: more is taken for this
 FAMILIAR = 4  # steps of either kind, before which nothing is foretold
 FIRST_CHUNK = 32  # tokens; no chunk beside decoding rows is more than twice what has been tried
+GATHERED = 16  # tokens of a chunk from which on kernels copy what lies before it, see `kernels.layout.LONG`
 RIDGE = 1e-6  # keeps what never varied from being blamed
 STRETCH = 2.0  # times as long as without prompts is a step, where no budget is set
 WORTHWHILE = (
@@ -29,7 +30,7 @@ SCALES = np.array([1.0, 100.0, 1e5, 1e4])  # of a step, its tokens, pairs, and c
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a step runs. `context`: tokens that lie before the chunks of prompts."""
+    """What a step runs. `context`: tokens that lie before long chunks, for which they are gathered."""
 
     rows: int = 0
     tokens: int = 0
@@ -46,7 +47,7 @@ class Work:
 
     def and_span(self, start: int, count: int) -> "Work":
         pairs = count * (start + (count + 1) / 2)
-        context = start if count > 1 else 0
+        context = start if count >= GATHERED else 0
         return Work(self.rows + 1, self.tokens + count, self.pairs + pairs, self.context + context)
 
     @property
