@@ -4,7 +4,7 @@ Three ways: cross-validated over folds of questions; with few labels; and on sou
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,8 @@ DRAWS = 5
 
 
 def refit(rows: Sequence[Outcome], prices: Sequence[float]) -> Refitted:
-    """`rows`: all that there are, whatever the artefact was fitted on. Only the penalty is chosen by more than what
-    each estimate may see: by all rows that are not held out."""
+    """`rows`: all that there are, whatever the artefact was fitted on. Except for few labels, the penalty is chosen by
+    more than what each estimate may see: by all rows that are not held out."""
     inputs, _ = inputs_of([row.prompt for row in rows])
     ratio = prices[0] / prices[-1]
     folds, by_source = folds_of(rows), gains_by_source(rows, rows)
@@ -62,7 +62,8 @@ def _few(heads: _Heads, rows: Sequence[Outcome]) -> FewLabels:
     for _ in range(DRAWS):
         order = random.permutation(len(rows))
         known, asked = order[:LABELS], order[LABELS:]
-        good = heads.judge(known, asked)
+        penalty = choose_penalty(heads.inputs[known], [rows[i] for i in known.tolist()])
+        good = replace(heads, penalty=penalty).judge(known, asked)
         draws.append(apgr(good[:, -1] - good[:, 0], gain[asked]))
     return FewLabels(labels=LABELS, apgr=float(np.mean(draws)), draws=tuple(draws))
 
