@@ -80,34 +80,7 @@ class Fleet:
 
     def _engine(self, name: str, engine: Engine) -> Replica:
         folder = resolve(engine.model)
-        number = len(self._engines)
-        config = EngineConfig(
-            name=name,
-            model=str(folder),
-            address=f"ipc://{self._folder.path}/{number}.work",
-            events=f"ipc://{self._folder.path}/{number}.events",
-            vocabulary=f"{self._folder.path}/{number}.vocabulary",
-            dtype=engine.dtype,
-            quantization=engine.quantization,
-            device=engine.device,
-            block_size=BLOCK_SIZE,
-            kv_blocks=engine.kv_tokens // BLOCK_SIZE,
-            max_model_len=engine.max_model_len,
-            max_sequences=engine.max_sequences,
-            bands=tuple(
-                Band(below=band.below, rows=band.rows, ttft_ms=band.ttft_ms) for band in engine.bands
-            ),
-            interactive_sequences=engine.interactive_sequences,
-            token_budget=engine.token_budget,
-            step_budget_ms=engine.step_budget_ms,
-            step_timeout=engine.step_timeout,
-            max_waiting=engine.max_waiting,
-            max_waiting_tokens=engine.max_waiting_tokens,
-            tenant_share=engine.tenant_share,
-            session_share=engine.session_share,
-            cores=engine.cores or os.cpu_count() or 1,
-            lease=f"{self._folder.path}/cores.lease",
-        )
+        config = engine_config(name, engine, folder, f"{self._folder.path}/{len(self._engines)}")
         self._engines.append(config)
         backend = LocalBackend(config, self._tokenizer(folder), context_length(folder, engine), self._event)
         room = min(engine.max_sequences, engine.interactive_sequences)
@@ -149,6 +122,28 @@ class Fleet:
                 self._metrics.load(event)
                 self._on_load(event)
                 self._metrics.restarts(event.engine, self._supervisor.restarts[event.engine])
+
+
+def engine_config(name: str, engine: Engine, model: Path, runtime: str) -> EngineConfig:
+    """What an engine is started with. `runtime`: what its own files begin with; the folder is its neighbours' too."""
+    same = {
+        field: getattr(engine, field)
+        for field in EngineConfig.__struct_fields__
+        if field in Engine.__struct_fields__ and field not in ("model", "bands", "cores")
+    }
+    return EngineConfig(
+        name=name,
+        model=str(model),
+        address=f"ipc://{runtime}.work",
+        events=f"ipc://{runtime}.events",
+        vocabulary=f"{runtime}.vocabulary",
+        block_size=BLOCK_SIZE,
+        kv_blocks=engine.kv_tokens // BLOCK_SIZE,
+        bands=tuple(Band(below=band.below, rows=band.rows, ttft_ms=band.ttft_ms) for band in engine.bands),
+        cores=engine.cores or os.cpu_count() or 1,
+        lease=str(Path(runtime).parent / "cores.lease"),
+        **same,
+    )
 
 
 def engine_models(config: Config) -> dict[str, str]:
