@@ -52,6 +52,7 @@ class SqliteLimits:
             version=2,
             synchronous="NORMAL",
             unavailable=LimitStoreUnavailable,
+            prompt=True,
             # the first version held a minute's counts
             upgrades={1: f"DROP TABLE account; DROP TABLE lease; {SCHEMA}"},
         )

@@ -1,7 +1,8 @@
 """A SQLite file: exact across the processes of one host, and no package to install.
 
-It is used on a thread of its own. Where it need not be synced to the disk, a transaction costs a fraction of handing it
-to that thread, so it runs where it is asked for, unless another process or the thread is just writing.
+It is used on a thread of its own. A small transaction costs a fraction of handing it to that thread, so those of a
+`prompt` database run where they are asked for, unless somebody else is just writing. They never wait for the disk: what
+syncs, moving the log into the file, is left to the thread.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -18,6 +20,7 @@ T = TypeVar("T")
 BUSY_SECONDS = (
     1.0  # how long to wait for other writers; a transaction of theirs takes well under a millisecond
 )
+MOST_LOGGED = 1000  # transactions
 Synchronous = Literal["OFF", "NORMAL"]
 Work = Callable[[sqlite3.Connection], T]
 
@@ -37,8 +40,9 @@ class Database:
         synchronous: Synchronous,
         unavailable: type[Exception],
         upgrades: Mapping[int, str] | None = None,
+        prompt: bool = False,
     ) -> None:
-        """`schema`: statements that make the tables of this `version`.
+        """`schema`: statements that make the tables of this `version`. `prompt`: all transactions are small.
 
         `upgrades`: by an older version, statements that make the next one of it; other versions are refused.
         `unavailable`: what is raised where SQLite or the file system fails.
@@ -46,9 +50,10 @@ class Database:
         self._unavailable = unavailable
         self._file = _File(path, schema, version, synchronous, upgrades or {}, BUSY_SECONDS)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sqlite-{path.name}")
-        self._here: _File | None = None  # what the event loop's own thread uses; it never waits
-        if synchronous == "OFF":
+        self._here: _File | None = None  # the event loop's own
+        if prompt:
             self._here = _File(path, schema, version, synchronous, upgrades or {}, 0.0)
+        self._logged = 0  # transactions since the log was moved into the file
 
     async def read(self, work: Work[T]) -> T:
         """`work` in a transaction that only reads. Raises `unavailable`, and what `work` raises."""
@@ -63,24 +68,37 @@ class Database:
 
     async def close(self) -> None:
         """Idempotent; the database cannot be used again."""
+        here, self._here = self._here, None
+        if here is not None:
+            here.close()
         await asyncio.to_thread(self._thread.shutdown)
         self._file.close()
-        if self._here is not None:
-            self._here.close()
-            self._here = None
 
     async def _run(self, work: Work[T], begin: str) -> T:
+        loop = asyncio.get_running_loop()
         try:
             if self._here is not None and self._file.is_open:
-                try:
-                    return self._here.transact(work, begin)
-                except sqlite3.OperationalError as error:
-                    if not _is_busy(error):
-                        raise
-            loop = asyncio.get_running_loop()
+                with suppress(_Busy):
+                    return self._run_here(self._here, work, begin)
             return await loop.run_in_executor(self._thread, self._file.transact, work, begin)
         except (sqlite3.Error, OSError) as error:
             raise self._unavailable(f"SQLite: {error}") from error
+
+    def _run_here(self, file: "_File", work: Work[T], begin: str) -> T:
+        self._logged += 1
+        if self._logged >= MOST_LOGGED:
+            self._logged = 0
+            asyncio.get_running_loop().run_in_executor(self._thread, self._file.move_log)
+        try:
+            return file.transact(work, begin)
+        except sqlite3.OperationalError as error:
+            if _is_busy(error):
+                raise _Busy from error
+            raise
+
+
+class _Busy(Exception):
+    """Somebody else is writing."""
 
 
 class _File:
@@ -144,6 +162,8 @@ class _File:
     def _prepare(self, connection: sqlite3.Connection) -> None:
         _switch_to_wal(connection, self._patience)
         connection.execute(f"PRAGMA synchronous={self._synchronous}")
+        if not self._patience:
+            connection.execute("PRAGMA wal_autocheckpoint=0")
         connection.execute("BEGIN IMMEDIATE")
         (found,) = connection.execute("PRAGMA user_version").fetchone()
         while found != self._version:
@@ -154,6 +174,17 @@ class _File:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version={found}")
         connection.execute("COMMIT")
+
+    def move_log(self) -> None:
+        """Move the log into the file and begin it anew, which syncs both. What fails is done another time.
+
+        Most of it is done beside writers, the little that has come meanwhile without them.
+        """
+        with suppress(sqlite3.Error, OSError):
+            for mode in ("PASSIVE", "RESTART"):
+                self._connect().execute(f"PRAGMA wal_checkpoint({mode})")
+            same = f"PRAGMA user_version={self._version}"
+            self.transact(lambda connection: connection.execute(same), "BEGIN IMMEDIATE")
 
     def close(self) -> None:
         """Idempotent."""

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sessions.database import Database, Synchronous
+from sessions import database as databases
+from sessions.database import Database
 
 SCHEMA = "CREATE TABLE word (text TEXT NOT NULL); CREATE INDEX word_text ON word (text)"
 
@@ -19,8 +20,8 @@ class Down(Exception):
     """What these tests call an unavailable store."""
 
 
-def database_at(path: Path, synchronous: Synchronous = "NORMAL") -> Database:
-    return Database(path, SCHEMA, version=1, synchronous=synchronous, unavailable=Down)
+def database_at(path: Path, *, prompt: bool = False) -> Database:
+    return Database(path, SCHEMA, version=1, synchronous="NORMAL", unavailable=Down, prompt=prompt)
 
 
 @pytest.fixture
@@ -31,8 +32,8 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-async def unsynced(tmp_path: Path) -> AsyncIterator[Database]:
-    database = database_at(tmp_path / "words.sqlite", "OFF")
+async def prompt(tmp_path: Path) -> AsyncIterator[Database]:
+    database = database_at(tmp_path / "words.sqlite", prompt=True)
     await database.write(insert)  # what opens the file is left to the thread
     yield database
     await database.close()
@@ -124,43 +125,57 @@ async def test_closing_is_idempotent(tmp_path: Path) -> None:
     await database.close()
 
 
-async def test_what_is_not_synced_runs_where_it_is_asked_for(unsynced: Database) -> None:
-    assert await thread_of(unsynced) == threading.get_ident()
-    assert await unsynced.read(count) == 1
+async def test_small_transactions_run_where_they_are_asked_for(prompt: Database) -> None:
+    assert await thread_of(prompt) == threading.get_ident()
+    assert await prompt.read(count) == 1
 
     def insert_and_fail(connection: sqlite3.Connection) -> None:
         insert(connection)
         raise LookupError
 
     with pytest.raises(LookupError):
-        await unsynced.write(insert_and_fail)
-    assert await unsynced.read(count) == 1
+        await prompt.write(insert_and_fail)
+    assert await prompt.read(count) == 1
 
 
-async def test_the_event_loop_does_not_wait_for_another_writer(unsynced: Database, tmp_path: Path) -> None:
-    await unsynced.write(insert)
+async def test_the_event_loop_does_not_wait_for_another_writer(prompt: Database, tmp_path: Path) -> None:
+    await prompt.write(insert)
     other = sqlite3.connect(tmp_path / "words.sqlite", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    waiting = asyncio.create_task(unsynced.write(insert))
+    waiting = asyncio.create_task(prompt.write(insert))
     for _ in range(10):
         await asyncio.sleep(0.01)  # goes on
         assert not waiting.done()
     other.execute("COMMIT")
     other.close()
     await waiting
-    assert await unsynced.read(count) == 3
-    assert await thread_of(unsynced) == threading.get_ident()
+    assert await prompt.read(count) == 3
+    assert await thread_of(prompt) == threading.get_ident()
 
 
-async def test_errors_and_the_end_of_what_is_not_synced(unsynced: Database) -> None:
+async def test_errors_and_the_end_of_a_prompt_database(prompt: Database) -> None:
     for _ in range(2):
         with pytest.raises(Down, match="SQLite: no such table"):
-            await unsynced.write(lambda connection: connection.execute("INSERT INTO nowhere VALUES (1)"))
-        await unsynced.write(insert)
-    assert await unsynced.read(count) == 3
-    await unsynced.close()
+            await prompt.write(lambda connection: connection.execute("INSERT INTO nowhere VALUES (1)"))
+        await prompt.write(insert)
+    assert await prompt.read(count) == 3
+    await prompt.close()
     with pytest.raises(RuntimeError):
-        await unsynced.write(insert)
+        await prompt.write(insert)
+
+
+async def test_the_log_does_not_grow_without_end(
+    prompt: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction of this one writes a page or two; all of them together, half a thousand."""
+    monkeypatch.setattr(databases, "MOST_LOGGED", 50)
+    log = tmp_path / "words.sqlite-wal"
+    for number in range(600):
+        await prompt.write(insert)
+        if number % 50 == 49:
+            await asyncio.sleep(0.05)  # time for the thread
+    assert log.stat().st_size < 300 * 4096
+    assert await prompt.read(count) == 601
 
 
 OPEN_AND_INSERT = """
