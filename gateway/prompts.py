@@ -60,15 +60,17 @@ class Encoded:
 
     def look_up(self, tiers: Iterable[Tier], affinity: Affinity, salt: bytes) -> None:
         """Fill `cached` from what the engines have reported."""
-        keys: dict[tuple[str, int], list[bytes]] = {}
+        keys: dict[tuple[str, int, int], list[bytes]] = {}
         for replica in (replica for tier in tiers for replica in tier.replicas):
             tokenizer, size = replica.backend.tokenizer, replica.block_size
             if tokenizer is None or size is None:
                 continue
-            family = (tokenizer.family, size)
+            room = replica.backend.context_length
+            family = (tokenizer.family, size, room)
             if family not in keys:
-                # Without the last token: an engine computes that one in any case.
-                keys[family] = block_keys(salt, self.ids[tokenizer.family][:-1], size)
+                # Without the last token, which an engine computes in any case, and what does not fit into any.
+                ids = self.ids[tokenizer.family]
+                keys[family] = block_keys(salt, ids[: min(len(ids) - 1, room)], size)
             self.cached[replica.name] = affinity.lookup(keys[family]).get(replica.name, 0) * size
 
 

@@ -5,6 +5,7 @@ two seconds, since somebody is waiting at a terminal. A second signal ends the p
 """
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -188,6 +189,8 @@ async def serve(
     with signals.handled():
         try:
             async with doors[0].app.router.lifespan_context(doors[0].app):
+                gc.collect()
+                gc.freeze()  # what is there by now stays; going through it again and again would hold up requests
                 serving = (
                     server.serve(sockets=[door.listener]) for server, door in zip(servers, doors, strict=True)
                 )

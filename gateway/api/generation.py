@@ -136,9 +136,9 @@ class Generation(Generic[B, R]):
                     await stream.events(call.rendering.piece(last))
             ending = _ending(last)
             call.exchange.usage = ending.usage
-            await stream.events(call.rendering.closing(ending))
+            closing = call.rendering.closing(ending)
         await self._keep(call)
-        await stream.done(call.rendering.farewell())
+        await stream.done([*closing, *call.rendering.farewell()])  # one piece, as nothing comes between
 
     async def _keep(self, call: _Call[R]) -> None:
         if not call.kept:
