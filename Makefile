@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 # OpenMP threads that spin while they wait make everything beside them ten times slower; these spin shortly.
 export GOMP_SPINCOUNT ?= 2000
 
-.PHONY: install serve test test-slow lint bench redis prometheus chromium clean
+.PHONY: install serve test test-slow lint bench bench-peers redis prometheus chromium clean
 
 install: $(STAMP)
 
@@ -50,8 +50,17 @@ test-slow: install redis prometheus chromium
 bench: install
 	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.gateway
+	$(BIN)/python -m benchmarks.streams
 	$(BIN)/python -m benchmarks.two_engines
 	$(BIN)/python -m benchmarks.isolation
+
+# What benchmarks compare with, each in a virtual environment of its own; without them their rows are left out.
+bench-peers: .bench/litellm/.installed
+
+.bench/litellm/.installed:
+	$(PYTHON) -m venv .bench/litellm
+	.bench/litellm/bin/python -m pip install --quiet 'litellm[proxy]==1.108.7'
+	touch $@
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,155 +1,250 @@
-"""What the gateway adds to a request, over a stub that answers after a fixed time.
+"""What the gateway costs on one core, beside the `litellm` proxy and the least that Starlette and httpx can be.
 
-The same request goes to the stub directly and through the gateway, one after the other, with authentication,
-limits (SQLite), session and classification on. The gateway and the stub are processes of their own.
+Stubs answer over HTTP and over the engine wire; authentication, limits (in SQLite and in Redis), a session and the
+classification are on. All programs run side by side, each has the same core when its turn comes, and the turns
+alternate. The peer is made by `make bench-peers`; without it, and without redis-server, their rows are left out.
 """
 
+import argparse
 import asyncio
-import json
 import os
-import re
-import signal
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import ExitStack
 from statistics import median, quantiles
 
-from benchmarks.load import Connection
-from benchmarks.report import Report, Row, arguments, machine, publish
+import msgspec
 
-DELAY = 0.1  # seconds that the stub thinks
+from backends.catalogue import CATALOGUE
+from benchmarks import programs
+from benchmarks.load import Target, closed_loop, open_loop, sequential
+from benchmarks.programs import Program
+from benchmarks.report import Report, Row, arguments, machine, paired, publish
+from benchmarks.stub import seed_for
+from gateway.tenants import new_key
+
+DELAY = 0.1  # seconds that the stub thinks in an open loop
+RATE = 100.0  # requests per second
 CHUNKS = 20
 CONCURRENCY = 16
+LONG, PACE = 120, 0.005  # chunks of a long stream, and seconds between them: each comes alone
+ADDED_P50, ADDED_P99 = 2.0, 10.0  # milliseconds that the gateway may add
+LEAST = 1e-5  # seconds that are told from none
+MODEL = "smollm2-135m-instruct"  # whose tokenizer the stub of the engine wire has
+
+SECRET = b"0" * 64
+KEY, STORED = new_key(SECRET)
 
 CONFIG = """
-server: {{host: 127.0.0.1, port: {port}}}
-state: {{folder: {folder}}}
+server: {host: 127.0.0.1, port: 0}
+secret_env: BENCHMARK_SECRET
+state: {folder: "{folder}" STATE}
 tiers:
-  - name: 7b
-    remotes: [{{url: "http://127.0.0.1:{stub}/v1", model: stub, kind: vllm}}]
-  - name: 70b
-    remotes: [{{url: "http://127.0.0.1:{stub}/v1", model: stub, kind: vllm}}]
-anonymous:
-  name: anonymous
-  limits: {{requests_per_minute: 1000000, tokens_per_minute: 1000000000, parallel: 1000}}
+  - {name: 7b, REPLICAS}
+  - {name: 70b, REPLICAS}
+tenants:
+  - name: bench
+    keys: [{prefix: PREFIX, digest: DIGEST}]
+    limits: {requests_per_minute: 10000000, tokens_per_minute: 1000000000, parallel: 100000}
+TELEMETRY
 """
-
-BODY = {
-    "model": "auto",
-    "stream": True,
-    "max_tokens": 64,
-    "messages": [
-        {"role": "system", "content": "You are a helpful assistant."},
-        {"role": "user", "content": "Explain in two sentences how a water wheel turns a mill stone."},
-    ],
-}
+MESSAGES = [
+    {"role": "system", "content": "You are a helpful assistant."},
+    {"role": "user", "content": "Explain in two sentences how a water wheel turns a mill stone."},
+]
+Rate = Callable[[str], float]
 
 
-@contextmanager
-def process(*command: str, ready: str) -> Iterator[re.Match[str]]:
-    """Run a command until the block ends; yields the match of `ready` in what it prints."""
-    running = subprocess.Popen(
-        [sys.executable, "-u", *command],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"NO_COLOR": "1"},
+def config(upstream: int, *, state: str = "", telemetry: str = "", wire: bool = False) -> str:
+    remote = (
+        f"remotes: [{{url: 'http://127.0.0.1:{upstream}/v1', model: stub, kind: vllm, max_in_flight: 8000}}]"
     )
-    try:
-        assert running.stdout is not None
-        for line in running.stdout:
-            if match := re.search(ready, line):
-                yield match
-                return
-        raise RuntimeError(f"{' '.join(command)} ended before it was ready")
-    finally:
-        running.send_signal(signal.SIGINT)
-        running.wait(20)
+    engine = f"engines: [{{model: {MODEL}, max_sequences: 256, max_waiting: 8000}}]"
+    words = {
+        "REPLICAS": engine if wire else remote,
+        "STATE": state and f", {state}",
+        "PREFIX": STORED.prefix,
+        "DIGEST": STORED.digest,
+        "TELEMETRY": telemetry,
+    }
+    text = CONFIG
+    for word, value in words.items():
+        text = text.replace(word, value)
+    return text
 
 
-async def sequential(stub: int, gateway: int, count: int) -> list[tuple[float, float]]:
-    """Pairs of (gateway, stub) seconds to the last byte, at 1 request at a time."""
-    body = json.dumps(BODY).encode()
-    pairs = []
-    async with Connection(stub) as direct, Connection(gateway) as through:
-        for connection in (direct, through):  # once, to warm up
-            assert (await connection.post("/v1/chat/completions", body)).status == 200
-        for _ in range(count):
-            base = await direct.post("/v1/chat/completions", body)
-            ours = await through.post("/v1/chat/completions", body)
-            pairs.append((ours.whole, base.whole))
-    return pairs
-
-
-async def closed_loop(port: int, count: int) -> float:
-    """Requests per second with CONCURRENCY clients, each sending its next request when the last is answered."""
-    body = json.dumps(BODY).encode()
-
-    async def client() -> None:
-        async with Connection(port) as connection:
-            for _ in range(count):
-                assert (await connection.post("/v1/chat/completions", body)).status == 200
-
-    loop = asyncio.get_running_loop()
-    started = loop.time()
-    await asyncio.gather(*(client() for _ in range(CONCURRENCY)))
-    return CONCURRENCY * count / (loop.time() - started)
-
-
-def added(pairs: list[tuple[float, float]], case: str, at: int) -> Row:
-    """The percentile `at` of what the gateway adds, in ms, against the stub's own time at that percentile."""
-    cut = [1000 * (ours - base) for ours, base in pairs]
-    bases = [1000 * base for _, base in pairs]
-    value = median(cut) if at == 50 else quantiles(cut, n=100)[at - 1]
-    base = median(bases) if at == 50 else quantiles(bases, n=100)[at - 1]
-    return Row(
-        case=case,
-        ours=value,
-        peer=base,
-        peer_name="the stub directly: its whole answer",
-        unit="ms",
-        ratio=base / value,
+def body(chunks: int = CHUNKS, delay: float = 0.0, pace: float = 0.0) -> bytes:
+    return msgspec.json.encode(
+        {
+            "model": "auto",
+            "stream": True,
+            "max_tokens": chunks,
+            "seed": seed_for(delay, pace),
+            "messages": MESSAGES,
+        }
     )
+
+
+class Bench:
+    """All programs, by name: `sqlite`, `redis`, `wire` and `traced` are ours."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        enter = stack.enter_context
+        self.stub = enter(programs.stub())
+        upstream = self.stub.port
+        traced = f"telemetry: {{otlp_endpoint: 'http://127.0.0.1:{upstream}'}}"
+        self.programs: dict[str, Program] = {
+            "sqlite": enter(programs.headrace(config(upstream))),
+            "traced": enter(programs.headrace(config(upstream, telemetry=traced))),
+            "bare": enter(programs.bare(upstream)),
+        }
+        try:
+            store = enter(programs.redis())
+            state = f'redis: "redis://127.0.0.1:{store.port}/0"'
+            self.programs["redis"] = enter(programs.headrace(config(upstream, state=state)))
+        except FileNotFoundError:
+            print("no redis-server here: its rows are left out")
+        if CATALOGUE[MODEL].present:
+            wire = config(upstream, wire=True)
+            self.programs["wire"] = enter(programs.headrace(wire, "benchmarks.wire_stub"))
+        else:
+            print(
+                f"{MODEL} is not here, see `headrace models pull`: the rows of the engine wire are left out"
+            )
+        if programs.LITELLM.exists():
+            self.programs["litellm"] = enter(programs.litellm(upstream))
+        else:
+            print("no .bench/litellm here, see `make bench-peers`: its rows are left out")
+
+    def target(self, name: str, asked: bytes) -> Target:
+        if name == "stub":
+            return Target(self.stub.port, asked)
+        headers = {"bare": "", "litellm": "authorization: Bearer sk-benchmark\r\n"}
+        ours = f"authorization: Bearer {KEY}\r\nx-session-id: new\r\n"
+        return Target(self.programs[name].port, asked, headers.get(name, ours))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.programs
+
+    def warm_up(self) -> None:
+        for name in self.programs:
+            asyncio.run(closed_loop(self.target(name, body()), 4, 1.0))
+
+
+def pairs(names: tuple[str, str], rounds: int, measure: Rate) -> list[tuple[float, float]]:
+    """Both in turn, in an order that alternates."""
+    found = []
+    for number in range(rounds):
+        order = names if number % 2 else names[::-1]
+        measured = {name: measure(name) for name in order}
+        found.append((measured[names[0]], measured[names[1]]))
+    return found
+
+
+def added_rows(bench: Bench, seconds: float) -> list[Row]:
+    """An open loop through each of ours, and the stub directly."""
+    asked, rows = body(delay=DELAY), []
+    for name in ("sqlite", "redis", "wire"):
+        if name in bench:
+            base = median(asyncio.run(open_loop(bench.target("stub", asked), RATE, seconds)))
+            times = asyncio.run(open_loop(bench.target(name, asked), RATE, seconds))
+            cuts = quantiles((1000 * max(time - base, LEAST) for time in times), n=100)
+            for at, bound in ((50, ADDED_P50), (99, ADDED_P99)):
+                rows.append(
+                    Row(
+                        case=f"added p{at}, {name}",
+                        ours=cuts[at - 1],
+                        peer=bound,
+                        peer_name=f"what it may add at {RATE:.0f} requests/s",
+                        unit="ms",
+                        ratio=bound / cuts[at - 1],
+                    )
+                )
+    return rows
+
+
+def rate_rows(bench: Bench, rounds: int, seconds: float) -> list[Row]:
+    """A closed loop; what is in `against` runs in turn with ours."""
+
+    def rate(name: str) -> float:
+        return asyncio.run(closed_loop(bench.target(name, body()), CONCURRENCY, seconds))
+
+    against = [
+        ("litellm requests/s", "sqlite", "litellm", "litellm proxy"),
+        ("bare requests/s", "sqlite", "bare", "bare Starlette and httpx"),
+        ("closed loop, redis", "redis", "sqlite", "SQLite instead of Redis"),
+        ("closed loop, wire", "wire", "sqlite", "HTTP instead of the engine wire"),
+        ("tracing", "traced", "sqlite", "without traces"),
+    ]
+    return [
+        paired(case, pairs((ours, peer), rounds, rate), peer_name=words, unit="requests/s")
+        for case, ours, peer, words in against
+        if ours in bench and peer in bench
+    ]
+
+
+def litellm_added(bench: Bench, rounds: int, count: int) -> Row:
+    """One request at a time, since an open loop at our rate is more than the peer can take."""
+    asked = body(delay=DELAY)
+
+    def added(name: str) -> float:
+        base = median(asyncio.run(sequential(bench.target("stub", asked), count)))
+        through = median(asyncio.run(sequential(bench.target(name, asked), count)))
+        return 1000 * max(through - base, LEAST)
+
+    found = pairs(("sqlite", "litellm"), rounds, added)
+    return paired("litellm added p50", found, peer_name="litellm proxy", unit="ms", higher_is_better=False)
+
+
+def cpu_rows(bench: Bench, seconds: float) -> list[Row]:
+    """CPU time of a short stream and of each further chunk, which each come alone: robust on a busy machine."""
+    costs = {
+        name: _costs(bench, name, seconds) for name in ("sqlite", "wire", "bare", "litellm") if name in bench
+    }
+    rows = []
+    for ours in ("sqlite", "wire"):
+        for peer in ("bare", "litellm"):
+            for at, case in enumerate(("CPU per request", "CPU per streamed chunk")):
+                if ours in costs and peer in costs:
+                    mine, other = costs[ours][at], costs[peer][at]
+                    rows.append(
+                        Row(
+                            case=f"{case}, {ours} to {peer}", ours=mine, peer=other, peer_name=peer, unit="µs",
+                            ratio=other / mine,
+                        )
+                    )  # fmt: skip
+    return rows
+
+
+def _costs(bench: Bench, name: str, seconds: float) -> tuple[float, float]:
+    """Microseconds of CPU for a request of one chunk, and for each chunk more."""
+
+    def per_request(chunks: int, pace: float) -> float:
+        running, target = bench.programs[name], bench.target(name, body(chunks, pace=pace))
+        before = running.cpu
+        rate = asyncio.run(closed_loop(target, CONCURRENCY, seconds))
+        return 1e6 * (running.cpu - before) / (rate * seconds)
+
+    short, long = per_request(1, 0.0), per_request(LONG, PACE)
+    return short, (long - short) / (LONG - 1)
+
+
+def measure(options: argparse.Namespace) -> list[Row]:
+    rounds, seconds = (3, 2.0) if options.quick else (9, 4.0)
+    with ExitStack() as stack:
+        bench = Bench(stack)
+        bench.warm_up()
+        rows = added_rows(bench, 3 * seconds)
+        rows += rate_rows(bench, rounds, seconds)
+        if "litellm" in bench:
+            rows.append(litellm_added(bench, rounds, 20 if options.quick else 50))
+        return rows + cpu_rows(bench, 2 * seconds)
 
 
 def main() -> None:
     options = arguments(__doc__ or "").parse_args()
-    count = 100 if options.quick else 500
-    with tempfile.TemporaryDirectory() as folder:
-        stub = process(
-            "-m", "benchmarks.stub", "--delay", str(DELAY), "--chunks", str(CHUNKS), ready=r"on (\d+)"
-        )
-        with stub as found:
-            port = int(found[1])
-            config = Path(folder) / "headrace.yaml"
-            config.write_text(CONFIG.format(port=0, folder=folder, stub=port))
-            serve = ("-m", "gateway.cli", "serve", "--config", str(config))
-            with process(*serve, ready=r"http://[\d.]+:(\d+)") as ready:
-                gateway = int(ready[1])
-                pairs = asyncio.run(sequential(port, gateway, count))
-                rates = [
-                    (
-                        asyncio.run(closed_loop(gateway, count // 20)),
-                        asyncio.run(closed_loop(port, count // 20)),
-                    )
-                    for _ in range(5)
-                ]
-    ours, peer = (median(side) for side in zip(*rates, strict=True))
-    rows = [
-        added(pairs, "added p50", 50),
-        added(pairs, "added p99", 99),
-        Row(
-            case=f"closed loop at {CONCURRENCY}",
-            ours=ours,
-            peer=peer,
-            peer_name="the stub directly",
-            unit="requests/s",
-            ratio=ours / peer,
-        ),
-    ]
-    publish(Report(name="gateway", machine=machine(), rows=rows), options.json)
+    os.sched_setaffinity(0, programs.OTHERS)
+    cores = {"gateway cores": sorted(programs.MEASURED), "other cores": sorted(programs.OTHERS)}
+    publish(Report(name="gateway", machine=machine() | cores, rows=measure(options)), options.json)
 
 
 if __name__ == "__main__":
