@@ -54,92 +54,20 @@ def create_gateway(config: Config, drain: Drain, read: Callable[[], Config]) -> 
     SecretError, OSError. Once this has returned, the lifespan must be run, as engines' folders are made here and
     removed there.
     """
-    secret = server_secret(config)
-    live = Live(config, Tenants(config, secret))
-    metrics = Metrics(
-        [tier.name for tier in config.tiers],
-        engine_models(config),
-        [tenant.name for tenant in everybody(config)],
-        shadows=list(config.shadow_policies),
-        old_names=config.telemetry.vllm_old_names,
-    )
-    traces = Traces(config.telemetry)
-    records = open_records(config.telemetry, secret, metrics)
-    limits = open_limits(config.state)
-    sessions = open_sessions(config.state, live.retention)
-    documents = open_documents(config.state, live.retention)
-    classifier = Classifier.load(Path(config.classifier) if config.classifier is not None else None)
-    desk = Desk(config.tiers, classifier.usual, config.shadow_policies)
-    desk.check(everybody(config))
-    affinity = Affinity()
-    watch = Watch(engine_models(config))
-    fleet = Fleet(config, metrics, affinity, watch.load)
-    overview = Overview(
-        watch=watch,
-        metrics=metrics,
-        tiers=fleet.tiers,
-        tenants=lambda: everybody(live.config),
-        leaving=lambda: drain.leaving,
-    )
-    dispatcher = Dispatcher(
-        tiers=fleet.tiers,
-        aliases=live.aliases,
-        server=config.server,
-        meter=Meter(limits, MemoryLimits(), metrics, config.state.gateways, live.limits),
-        memory=Memory(sessions, metrics),
-        assess=classifier.assess,
-        desk=desk,
-        affinity=affinity,
-        salts=Salts(secret),
-        metrics=metrics,
-        traces=traces,
-    )
-
-    def prepare(new: Config) -> Apply:
-        tenants = Tenants(new, secret)
-        Desk(new.tiers, classifier.usual, new.shadow_policies).check(everybody(new))
-
-        def apply() -> None:
-            live.hold(new, tenants)
-            desk.change(new.tiers)
-            fleet.price(new.tiers)
-            metrics.tenants([tenant.name for tenant in everybody(new)])
-            set_log_level(new.telemetry.log_level)
-
-        return apply
-
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(traces.close)
-            if records is not None:
-                stack.push_async_callback(records.close)
-            stack.push_async_callback(limits.close)
-            stack.push_async_callback(sessions.close)
-            stack.push_async_callback(documents.close)
-            stack.push_async_callback(fleet.stop)
-            await fleet.start()
-            await stack.enter_async_context(_running(asyncio.create_task(measure_lag(metrics))))
-            yield
-
-    def render() -> bytes:
-        metrics.draining(drain.leaving)
-        return metrics.render()
-
-    reloads = Reloads(config, read, prepare, metrics)
-    observe = observer(metrics, traces, watch, records)
+    works = _Works(config, drain)
+    reloads = Reloads(config, read, works.prepare, works.metrics)
     front = build_front(
         config,
-        dispatcher,
-        archive=Archive(documents, sessions, metrics),
-        find_tenant=live.find,
+        works.dispatcher,
+        archive=Archive(works.documents, works.sessions, works.metrics),
+        find_tenant=works.live.find,
         drain=drain,
-        metrics=render,
-        overview=overview,
-        observe=observe,
+        metrics=works.render,
+        overview=works.overview,
+        observe=works.observe,
         reloads=reloads,
-        aliases=live.aliases,
-        lifespan=lifespan,
+        aliases=works.live.aliases,
+        lifespan=works.lifespan,
     )
     own = config.server.admin
     admin = None
@@ -147,15 +75,105 @@ def create_gateway(config: Config, drain: Drain, read: Callable[[], Config]) -> 
         admin = build_admin(
             config,
             own.host,
-            dispatcher,
-            find_tenant=live.find,
+            works.dispatcher,
+            find_tenant=works.live.find,
             drain=drain,
-            metrics=render,
-            overview=overview,
-            observe=observe,
+            metrics=works.render,
+            overview=works.overview,
+            observe=works.observe,
             reloads=reloads,
         )
     return Gateway(front=front, admin=admin, reloads=reloads)
+
+
+class _Works:
+    """What lies behind the doors of one gateway."""
+
+    def __init__(self, config: Config, drain: Drain) -> None:
+        self._drain = drain
+        self._secret = server_secret(config)
+        self.live = Live(config, Tenants(config, self._secret))
+        self.metrics = Metrics(
+            [tier.name for tier in config.tiers],
+            engine_models(config),
+            [tenant.name for tenant in everybody(config)],
+            shadows=list(config.shadow_policies),
+            old_names=config.telemetry.vllm_old_names,
+        )
+        self._traces = Traces(config.telemetry)
+        self._records = open_records(config.telemetry, self._secret, self.metrics)
+        self._limits = open_limits(config.state)
+        self.sessions = open_sessions(config.state, self.live.retention)
+        self.documents = open_documents(config.state, self.live.retention)
+        self._classifier = Classifier.load(Path(config.classifier) if config.classifier is not None else None)
+        self._desk = self._new_desk(config)
+        self._affinity = Affinity()
+        self._watch = Watch(engine_models(config))
+        self._fleet = Fleet(config, self.metrics, self._affinity, self._watch.load)
+        self.observe = observer(self.metrics, self._traces, self._watch, self._records)
+        self.overview = Overview(
+            watch=self._watch,
+            metrics=self.metrics,
+            tiers=self._fleet.tiers,
+            tenants=lambda: everybody(self.live.config),
+            leaving=lambda: drain.leaving,
+        )
+        self.dispatcher = self._new_dispatcher(config)
+
+    def _new_desk(self, config: Config) -> Desk:
+        """Raises ValueError for a policy that cannot be followed."""
+        desk = Desk(config.tiers, self._classifier.usual, config.shadow_policies)
+        desk.check(everybody(config))
+        return desk
+
+    def _new_dispatcher(self, config: Config) -> Dispatcher:
+        meter = Meter(self._limits, MemoryLimits(), self.metrics, config.state.gateways, self.live.limits)
+        return Dispatcher(
+            tiers=self._fleet.tiers,
+            aliases=self.live.aliases,
+            server=config.server,
+            meter=meter,
+            memory=Memory(self.sessions, self.metrics),
+            assess=self._classifier.assess,
+            desk=self._desk,
+            affinity=self._affinity,
+            salts=Salts(self._secret),
+            metrics=self.metrics,
+            traces=self._traces,
+        )
+
+    def prepare(self, new: Config) -> Apply:
+        """See `gateway.reload.Prepare`."""
+        tenants = Tenants(new, self._secret)
+        self._new_desk(new)
+
+        def apply() -> None:
+            self.live.hold(new, tenants)
+            self._desk.change(new.tiers)
+            self._fleet.price(new.tiers)
+            self.metrics.tenants([tenant.name for tenant in everybody(new)])
+            set_log_level(new.telemetry.log_level)
+
+        return apply
+
+    @asynccontextmanager
+    async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._traces.close)
+            if self._records is not None:
+                stack.push_async_callback(self._records.close)
+            stack.push_async_callback(self._limits.close)
+            stack.push_async_callback(self.sessions.close)
+            stack.push_async_callback(self.documents.close)
+            stack.push_async_callback(self._fleet.stop)
+            await self._fleet.start()
+            await stack.enter_async_context(_running(asyncio.create_task(measure_lag(self.metrics))))
+            yield
+
+    def render(self) -> bytes:
+        """What `/metrics` shows now."""
+        self.metrics.draining(self._drain.leaving)
+        return self.metrics.render()
 
 
 @asynccontextmanager
