@@ -6,7 +6,8 @@ Admission        takes nothing new while the gateway leaves
 Authentication   no path but the open ones without a tenant
 Bodies           media type, size and time of a body
 
-All of them decide on `scope["path"]`, as the router does; never on a URL that a Host header had a part in.
+All of them decide on `scope["path"]`, as the router does; never on a URL that a Host header had a part in. What that
+header says counts only where no key is asked for.
 """
 
 import asyncio
@@ -37,6 +38,7 @@ from gateway.errors import (
     openai_error,
 )
 from gateway.exchange import Exchange, Observe, attach, exchange_of
+from gateway.hosts import is_of_this_machine
 
 logger = logging.getLogger(__name__)
 
@@ -167,12 +169,19 @@ class Authentication:
         await self._app(scope, receive, send)
 
     def _find(self, scope: Scope) -> Tenant:
-        path = scope["path"]
+        path, headers = scope["path"], Headers(scope=scope)
         try:
-            return self._find_tenant(key_of(path, Headers(scope=scope)))
+            tenant = self._find_tenant(key_of(path, headers))
         except ApiError as error:
             error.headers |= challenge(path)
             raise
+        if not tenant.keys and not is_of_this_machine(headers.get("host", "")):
+            raise ApiError(
+                403,
+                "host: without a key, only requests to localhost or to an address in figures are taken.",
+                code="host_not_allowed",
+            )
+        return tenant
 
 
 class Bodies:

@@ -55,7 +55,7 @@ async def test_a_call_through_all_of_it(tmp_path: Path) -> None:
     app = create_app(config(tmp_path, telemetry=Telemetry(otlp_endpoint="http://127.0.0.1:9")), Drain())
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client,
     ):
         asked = {"model": "7b", "messages": [{"role": "user", "content": "x"}]}
         refused = await client.post("/v1/chat/completions", json=asked)
@@ -75,7 +75,7 @@ async def test_draining_is_in_the_metrics(tmp_path: Path) -> None:
     app = create_app(config(tmp_path), drain)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client,
     ):
         await drain.leave(0.0)
         assert "headrace_draining 1.0" in (await client.get("/metrics")).text
@@ -93,7 +93,7 @@ async def test_keys_are_asked_for_where_nobody_is_anonymous(tmp_path: Path) -> N
     app = create_app(config(tmp_path, anonymous=None, server=Server(host="0.0.0.0")), Drain())
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client,
     ):
         for path in ("/v1/models", "/metrics", "/nowhere"):
             assert (await client.get(path)).status_code == 401

@@ -47,7 +47,7 @@ async def test_a_prompt_of_a_megabyte_holds_nobody_up(smollm2_folder: Path, tmp_
     app = create_app(config, Drain())
     transport: Any = httpx.ASGITransport(app)
     async with app.router.lifespan_context(app):
-        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             pulse = Pulse()
             beating = asyncio.create_task(pulse.beat())
             await asyncio.sleep(0.01)

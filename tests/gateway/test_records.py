@@ -167,7 +167,7 @@ async def test_a_request_through_the_whole_gateway(tmp_path: Path) -> None:
     app = create_app(config, Drain())
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client,
     ):
         for model in ("7b", "canary-model"):
             asked = {

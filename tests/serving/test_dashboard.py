@@ -129,5 +129,5 @@ def test_a_request_nobody_knows(front: Any) -> None:
 )
 def test_no_other_path_is_the_page_s(front: Any, path: str) -> None:
     with front.connect() as raw:
-        raw.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+        raw.sendall(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
         assert raw.recv(100).startswith(b"HTTP/1.1 404")

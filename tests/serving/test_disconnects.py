@@ -14,7 +14,7 @@ from gateway import protocol
 
 def post(path: str = "/v1/chat/completions", **fields: Any) -> bytes:
     body = json.dumps({"model": "7b", "messages": [{"role": "user", "content": "x"}], **fields}).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     return head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body
 
 

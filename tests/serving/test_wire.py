@@ -14,7 +14,7 @@ from gateway import protocol
 from gateway.config import Tenant
 
 BODY = b'{"model": "7b", "messages": [{"role": "user", "content": "x"}]}'
-HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 
 
 def read(raw: socket.socket) -> tuple[int, dict[str, str], bytes]:
@@ -107,7 +107,7 @@ def test_a_slow_head(front: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_slow_head_after_a_response(front: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with front.connect() as raw:
-        raw.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+        raw.sendall(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert read(raw)[0] == 200
         monkeypatch.setattr(protocol, "HEAD_TIMEOUT", 0.2)
         raw.sendall(b"GET /livez HTTP")
@@ -127,7 +127,7 @@ def test_a_request_in_the_body_of_another_is_not_answered(front: Any) -> None:
     with front.connect() as raw:
         raw.sendall(
             HEAD + b"content-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
-            b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"
+            b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n"
         )
         status, headers, body = read(raw)
         assert (status, error(body)["code"]) == (400, "invalid_http")
@@ -138,13 +138,13 @@ def test_a_request_in_the_body_of_another_is_not_answered(front: Any) -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
-        b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: gzip\r\n\r\n",
         b"GET / HTTP/1.1\r\n\r\n",
-        b"GET / HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: localhost\r\nhost: y\r\n\r\n",
         b"GET / HTTP/1.1\r\nhost : x\r\n\r\n",
         b"GET / HTTP/1.1\nhost: x\n\n",
-        b"CONNECT x:80 HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"CONNECT x:80 HTTP/1.1\r\nhost: localhost\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00",
     ],
 )
@@ -158,7 +158,9 @@ def test_what_is_not_http(front: Any, head: bytes) -> None:
     assert httpx.get(f"{front.url}/livez").status_code == 200
 
 
-@pytest.mark.parametrize("begin", [b"GET / HTTP/1.1\r\nhost: x\r\na: ", b"GET /", b"GET / HTTP/1.1\r\n"])
+@pytest.mark.parametrize(
+    "begin", [b"GET / HTTP/1.1\r\nhost: localhost\r\na: ", b"GET /", b"GET / HTTP/1.1\r\n"]
+)
 def test_a_head_without_end(front: Any, begin: bytes) -> None:
     with front.connect() as raw:
         raw.sendall(begin)
@@ -170,14 +172,14 @@ def test_a_head_without_end(front: Any, begin: bytes) -> None:
 
 @pytest.mark.parametrize("size", [protocol.MAX_HEAD - 1000, protocol.MAX_HEAD])
 def test_a_large_head(front: Any, size: int) -> None:
-    head = b"GET /livez HTTP/1.1\r\nhost: x\r\na: " + b"x" * size
+    head = b"GET /livez HTTP/1.1\r\nhost: localhost\r\na: " + b"x" * size
     with front.connect() as raw:
         for at in range(0, len(head), 30_000):
             raw.sendall(head[at : at + 30_000])
         if size < protocol.MAX_HEAD:
             raw.sendall(b"\r\n\r\n")
             assert read(raw)[0] == 200
-            raw.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")  # each request has its own room
+            raw.sendall(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")  # each request has its own room
             assert read(raw)[0] == 200
         else:
             status, _, body = read(raw)
@@ -186,8 +188,8 @@ def test_a_large_head(front: Any, size: int) -> None:
 
 
 def test_requests_that_come_in_one_piece_are_answered_in_order(front: Any) -> None:
-    one = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
-    other = b"GET /nowhere HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    one = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    other = b"GET /nowhere HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     with front.connect() as raw, raw.makefile("rb") as answers:
         raw.sendall(one + other)
         said = answers.read()
@@ -245,7 +247,7 @@ def test_no_path_is_open_by_a_trick(serve: Callable[..., Any], path: str, host: 
 def test_an_absolute_target_is_its_path(serve: Callable[..., Any], target: str) -> None:
     for anonymous, expected in ((Tenant(name="anonymous"), 200), (None, 401)):
         with serve(anonymous=anonymous) as front, front.connect() as raw:
-            raw.sendall(f"GET {target} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+            raw.sendall(f"GET {target} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
             assert read(raw)[0] == expected
             assert front.exchanges[0].endpoint == "models"
 
@@ -368,5 +370,5 @@ def test_metrics_are_for_the_anonymous_and_for_admins(front: Any, serve: Callabl
 )
 def test_strange_authorizations_are_no_key(serve: Callable[..., Any], header: str) -> None:
     with serve(anonymous=None) as front, front.connect() as raw:
-        raw.sendall(f"GET /v1/models HTTP/1.1\r\nhost: x\r\nauthorization: {header}\r\n\r\n".encode())
+        raw.sendall(f"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nauthorization: {header}\r\n\r\n".encode())
         assert read(raw)[0] == 401

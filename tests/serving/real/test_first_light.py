@@ -217,7 +217,7 @@ def test_a_client_that_goes_away_frees_the_engine(serving: Any, stream: bool) ->
     ).encode()
     with socket.create_connection(("127.0.0.1", serving.port)) as raw:
         raw.sendall(
-            b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
             b"content-length: %d\r\n\r\n" % len(body) + body
         )
         serving.eventually(lambda: serving.metric("vllm:num_requests_running", engine="7b/0") == 1)
