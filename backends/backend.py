@@ -16,7 +16,7 @@ import msgspec
 from backends.prompt import ChatMessage, Prompt
 from backends.tokenizer import Tokenizer
 from backends.tools.calls import CallPiece
-from backends.wire import FinishReason, Sampling, Timings, Traffic
+from backends.wire import FinishReason, Sampling, Signal, Timings, Traffic
 
 __all__ = [
     "Backend",
@@ -32,6 +32,7 @@ __all__ = [
     "Prompt",
     "Rejected",
     "Sampling",
+    "Signal",
     "Timings",
     "TokenScore",
     "Traffic",
@@ -86,6 +87,8 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     `calls`: where tools were offered, what the model calls, which follows on `text`.
     `scores`, where they were asked for: of the tokens that the answer is made of, those of calls included. Joined,
     those of an answer are all that it says; but for stop strings, which may cut a token, so is their `data`.
+    `signals`, where they were asked for: of the tokens made since the last delta of the answer, whether their text is
+    told already or not. `cached`: of the prompt, as far as is known by then.
     `stopped_by`: the stop string that ended the answer, None where none did or the server does not tell.
     """
 
@@ -94,6 +97,8 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[CallPiece, ...] = ()
     tokens: int = 0
     scores: tuple[TokenScore, ...] = ()
+    signals: tuple[Signal, ...] = ()
+    cached: int = 0
     prompt: tuple[TokenScore, ...] = ()  # scores of the whole prompt, in the first delta of answer 0
     finish: Finish | None = None
     usage: Usage | None = None
@@ -140,6 +145,12 @@ class Backend(Protocol):
         """Run it. Closing the generator (use `contextlib.aclosing`) aborts the work.
 
         Raises BackendError; after the first Delta too, when the backend dies in mid-answer.
+        """
+
+    async def warm(self, generation: Generation) -> bool:
+        """Compute its prompt into the cache, after all that somebody waits for, so that running it begins sooner.
+
+        Cancelling drops what is left to do. False where this kind of backend cannot. Raises BackendError.
         """
 
     async def start(self) -> None:

@@ -123,13 +123,17 @@ class _Answer:
         self._score(output, len(output.ids))
         text = self._detokenizer.push(output.ids)
         said = Said(text) if self._parser is None else self._parser.push(text)
-        return self._told(said) if said.text or said.calls else None
+        if said.text or said.calls:
+            return self._told(said, output)
+        if output.signals:  # whoever judges does not wait for whole characters or calls
+            return Delta(index=self._index, signals=tuple(output.signals), cached=output.cached)
+        return None
 
     def _last(self, output: Output) -> Delta:
         text = self._detokenizer.finish(output.ids, output.trim)
         if output.scores:
             self._score(output, self._said(output))
-        told = self._told(Said(text) if self._parser is None else self._parser.finish(text))
+        told = self._told(Said(text) if self._parser is None else self._parser.finish(text), output)
         return msgspec.structs.replace(told, finish=self._finish(output), stopped_by=self._stopped_by())
 
     def _finish(self, output: Output) -> Finish | None:
@@ -137,13 +141,15 @@ class _Answer:
         called = self._parser is not None and self._parser.called
         return "tool_calls" if called and output.finish == "stop" else output.finish
 
-    def _told(self, said: Said) -> Delta:
+    def _told(self, said: Said, output: Output) -> Delta:
         delta = Delta(
             index=self._index,
             text=said.text,
             calls=said.calls,
             tokens=self._untold,
             scores=tuple(self._scores),
+            signals=tuple(output.signals),
+            cached=output.cached,
         )
         self._untold, self._scores = 0, []
         return delta

@@ -7,6 +7,8 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
 
+import msgspec
+
 from backends.backend import (
     BackendError,
     DeadlineExceeded,
@@ -17,6 +19,7 @@ from backends.backend import (
 )
 from backends.deltas import DeltaReader
 from backends.link import EngineLink, EngineLost
+from backends.prompt import Prompt
 from backends.tokenizer import TemplateError, Tokenizer
 from backends.tools.constraint import Unconstrainable, constrained
 from backends.tools.parser import CallParser
@@ -128,6 +131,17 @@ class LocalBackend:
             del self._inboxes[id]
             if not answer.ended:
                 self._abort(id)
+
+    async def warm(self, generation: Generation) -> bool:
+        """As `backends.backend.Backend`."""
+        ids = await self._ids(generation)
+        reading = msgspec.structs.replace(
+            generation, ids=ids, prompt=Prompt(ids=()), sampling=Sampling(max_tokens=0), traffic="batch"
+        )
+        async with contextlib.aclosing(self.stream(reading)) as deltas:
+            async for _ in deltas:
+                pass
+        return True
 
     async def _ids(self, generation: Generation) -> list[int]:
         if generation.ids is not None:

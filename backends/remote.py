@@ -175,6 +175,10 @@ class RemoteBackend:
             self._breaker.succeeded()
             yield last
 
+    async def warm(self, generation: Generation) -> bool:
+        """Unsupported: no server's API computes a prompt without answering it."""
+        return False
+
     @contextmanager
     def _attempt(self, reply: Reply) -> Iterator[None]:
         """Counts a generation, and tells the breaker what came of it."""

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from backends import remote_signals
 from backends.backend import (
     BackendError,
     Delta,
@@ -62,6 +63,7 @@ class _Choice(msgspec.Struct):
     text: str | None = None  # of a completion
     delta: _Message | None = None  # of a chat
     finish_reason: str | None = None
+    logprobs: msgspec.Raw = msgspec.Raw()
     stop_reason: Any = None  # vLLM's word for what ended the text: a stop string or a token
     matched_stop: Any = None  # SGLang's
 
@@ -83,6 +85,7 @@ class Reply:
         self._server = server
         self._prompt_tokens = _prompt_tokens(generation)
         self._stops = generation.sampling.stop
+        self._signals = generation.sampling.signals
         self._stop = StopCut(self._stops if repeats_stop else ())
         self._stopped_by: str | None = None
         self._calls = CallReader(parallel=generation.prompt.tool_choice.parallel)
@@ -135,7 +138,10 @@ class Reply:
             self._finish = self._reason(choice.finish_reason)
             self._stopped_by = self._matched(choice)
             text += self._stop.rest()
-        return Delta(text=text, calls=calls, tokens=tokens) if text or calls else None
+        signals = remote_signals.read(bytes(choice.logprobs)) if self._signals else ()
+        if not (text or calls or signals):
+            return None
+        return Delta(text=text, calls=calls, tokens=tokens, signals=signals)
 
     def _reason(self, word: str) -> Finish:
         """Some servers call an answer with calls finished by `stop`, as if nothing were waited for."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from backends import remote_grammar
+from backends import remote_grammar, remote_signals
 from backends.backend import Generation, Rejected, Sampling
 from backends.prompt import ChatMessage, Prompt, Tool, ToolCall
 
@@ -92,6 +92,8 @@ def compose(kind: Kind, model: str, generation: Generation) -> tuple[str, dict[s
         **_options(kind, sampling),
         **(_form(kind, generation) or {}),
     }
+    if sampling.signals:
+        body |= remote_signals.asked(conversation=generation.prompt.is_conversation)
     if kind.cache_salt and generation.salt:
         body["cache_salt"] = generation.salt.hex()
     if not generation.prompt.is_conversation:

@@ -54,6 +54,7 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     logprobs: int | None = None  # report each token's, and so many of the likeliest ones'; None: none
     prompt_logprobs: bool = False  # the prompt's too; then nothing of it is taken from the prefix cache
     grammar: Grammar | None = None  # which the whole answer obeys
+    signals: bool = False  # report how sure the model was of each token of the first answer
 
 
 class Score(msgspec.Struct, frozen=True, array_like=True):
@@ -61,6 +62,18 @@ class Score(msgspec.Struct, frozen=True, array_like=True):
 
     logprob: float
     top: list[tuple[int, float]] = []  # the likeliest tokens with theirs, best first
+
+
+class Signal(msgspec.Struct, frozen=True, array_like=True):
+    """How sure the model alone was of one token that it chose, whatever temperature, penalties or a grammar made of it.
+
+    Natural logarithms. `forced`: the grammar left no other token, so that it tells nothing of the model.
+    """
+
+    logprob: float
+    margin: float | None  # between the logits of the two likeliest tokens
+    entropy: float | None  # of the distribution; None where a remote server does not tell
+    forced: bool = False
 
 
 class Submit(Message, frozen=True, kw_only=True):
@@ -110,6 +123,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     index: int = 0  # which of the generation's n answers
     ids: list[int] = []
     scores: list[Score] = []  # of `ids`, where they were asked for
+    signals: list[Signal] = []  # likewise
     prompt: list[Score] = []  # of the prompt from its second token on, in the first output of answer 0
     finish: FinishReason | None = None
     trim: int = 0

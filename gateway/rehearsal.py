@@ -161,6 +161,10 @@ class _Silent:
         raise Unavailable("nothing runs in a rehearsal")
         yield Delta()
 
+    async def warm(self, generation: Generation) -> bool:
+        """Nothing runs."""
+        return False
+
     async def start(self) -> None:
         """Nothing runs."""
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from backends.wire import Sampling, Score
+from backends.wire import Sampling, Score, Signal
 
 Words = NDArray[np.uint32]  # a bit for each token, the lowest one of the first word for token 0
 
@@ -58,6 +58,12 @@ class Row:
         False  # the sequence is beyond the border of a rope that has one, see `layers.rope.LongScaling`
     )
     top: int | None = None  # how many of the likeliest tokens come with each score; None: no scores
+    watched: bool = False  # whether the sampled token's signal is wanted
+
+    @property
+    def forced(self) -> bool:
+        """Whether a grammar leaves but one token."""
+        return self.allowed is not None and int(np.bitwise_count(self.allowed).sum()) == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,11 @@ class Batch:
     def scored(self) -> bool:
         """Whether any row asks for scores."""
         return any(row.top is not None for row in self.rows)
+
+    @property
+    def watched(self) -> bool:
+        """Whether any row asks for a signal."""
+        return any(row.watched for row in self.rows)
 
 
 class Runner(Protocol):
@@ -86,4 +97,8 @@ class Runner(Protocol):
 
         Only after `collect`, and only where a row asks.
         """
+        ...
+
+    def signals(self, pending: Any) -> list[Signal | None]:
+        """For each row that of its sampled token, None for rows that do not ask. Only after `collect`."""
         ...

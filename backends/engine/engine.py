@@ -26,7 +26,18 @@ from backends.engine.scheduler import Scheduler
 from backends.engine.sequence import Sequence
 from backends.engine.stops import StopMatcher
 from backends.engine.tally import Tally
-from backends.wire import EngineConfig, FinishReason, Grammar, Load, Output, Refused, Sampling, Score, Submit
+from backends.wire import (
+    EngineConfig,
+    FinishReason,
+    Grammar,
+    Load,
+    Output,
+    Refused,
+    Sampling,
+    Score,
+    Signal,
+    Submit,
+)
 
 SEED_STEP = (
     0xD1B54A32D192ED03  # odd, so that no two answers share a seed; far from the steps in `kernels.noise`
@@ -189,6 +200,8 @@ class Engine:
             sampled = self._collect(batch, pending)
             if batch.scored:
                 self._take_scores(scheduled, sampled, self._runner.scores(pending))
+            if batch.watched:
+                self._take_signals(scheduled, self._runner.signals(pending))
         except Exception as error:
             _log.exception("a step of %d rows failed", len(scheduled))
             return told + self._fail(scheduled, error)
@@ -235,6 +248,12 @@ class Engine:
         for (sequence, _), token, row in zip(scheduled, sampled, scores, strict=True):
             sequence.accept_scores(row, sampled=token is not None)
 
+    def _take_signals(self, scheduled: list[Scheduled], signals: list[Signal | None]) -> None:
+        """Raises ValueError where there are not as many as rows."""
+        for (sequence, _), signal in zip(scheduled, signals, strict=True):
+            if signal is not None:
+                sequence.signals.append(signal)
+
     def _fail(self, scheduled: list[Scheduled], error: Exception) -> Told:
         """End all that were in a failed step. What it wrote is unknown, so their own blocks are not cached."""
         now = self._clock()
@@ -270,18 +289,10 @@ class Engine:
             return [self._end(sequence, "error", now, fault=f"sampling.grammar: {error}")]
         if finish is not None:
             return [self._end(sequence, finish, now)]
-        ids, prompt = sequence.tell(self._vocabulary), sequence.tell_prompt()
-        if not ids and not prompt:
+        ids = sequence.tell(self._vocabulary)
+        if not ids and not sequence.prompt_due:
             return []
-        output = Output(
-            id=sequence.id,
-            index=sequence.index,
-            ids=ids,
-            scores=sequence.tell_scores(len(ids)),
-            prompt=prompt,
-            cached=sequence.cached,
-        )
-        return [(sequence.sender, output)]
+        return [(sequence.sender, sequence.output(ids))]
 
     def _end(
         self,
@@ -292,16 +303,10 @@ class Engine:
         fault: str | None = None,
     ) -> tuple[bytes, Output]:
         self._remove(sequence, finish, now, keep=error is None)
-        ids = sequence.tell_all()
-        output = Output(
-            id=sequence.id,
-            index=sequence.index,
-            ids=ids,
-            scores=sequence.tell_scores(len(ids)),
-            prompt=sequence.tell_prompt(),
+        output = msgspec.structs.replace(
+            sequence.output(sequence.tell_all()),
             finish=finish,
             trim=sequence.trim,
-            cached=sequence.cached,
             error=error,
             fault=fault,
             timings=sequence.timings(now),
@@ -376,7 +381,7 @@ def answer_sampling(sampling: Sampling, index: int) -> Sampling:
     if not index:
         return sampling
     seed = (sampling.seed + index * SEED_STEP) % 2**64
-    return msgspec.structs.replace(sampling, seed=seed, prompt_logprobs=False)
+    return msgspec.structs.replace(sampling, seed=seed, prompt_logprobs=False, signals=False)
 
 
 def _without_grammars(grammar: Grammar) -> Constraint:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from backends.engine.batch import Batch, Runner
-from backends.wire import Score
+from backends.wire import Score, Signal
 
 VARIABLE = "HEADRACE_FAULT"
 
@@ -55,6 +55,10 @@ class FailingRunner:
     def scores(self, pending: Any) -> list[list[Score]]:
         """As `batch.Runner`."""
         return self._runner.scores(pending)
+
+    def signals(self, pending: Any) -> list[Signal | None]:
+        """As `batch.Runner`."""
+        return self._runner.signals(pending)
 
 
 def fault_from(environment: Mapping[str, str]) -> Fault | None:

@@ -12,24 +12,26 @@ from backends.engine.adjustments import adjust
 from backends.engine.batch import Batch, Row
 from backends.engine.sampler import sample
 from backends.engine.scores import Measured, Scoring
+from backends.engine.signals import Watched, watch
 from backends.kernels.layout import LONG, KVCache, Layout, Span
 from backends.layers.linear import cpu_has_bfloat16
 from backends.models.checkpoint import open_checkpoint
 from backends.models.decoder import Decoder, kernels_of
 from backends.models.loader import load_decoder
 from backends.models.registry import decoder_config
-from backends.wire import EngineConfig, Sampling, Score
+from backends.wire import EngineConfig, Sampling, Score, Signal
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A step under way: the sampled ids, the rows of the batch that they are for, and scores where a row asks."""
+    """A step under way: sampled ids, the rows of the batch that they are for, scores and signals where rows ask."""
 
+    batch: Batch
     ids: torch.Tensor
     wanted: list[int]
-    rows: int
     scoring: Scoring | None
     measured: Measured | None
+    watched: Watched | None
 
 
 class ModelRunner:
@@ -77,11 +79,12 @@ class ModelRunner:
             samplings = [row.sampling for row in rows if row.sampling is not None]
             sampled = sample(own, samplings, [spans[index].stop for index in wanted], self._kernels)
             measured = None if scoring is None else scoring.measure(logits, sampled)
-        return Pending(sampled, wanted, len(batch.rows), scoring, measured)
+            watched = watch(batch, logits, sampled, self._kernels) if batch.watched else None
+        return Pending(batch, sampled, wanted, scoring, measured, watched)
 
     def collect(self, pending: Pending) -> list[int | None]:
         """Wait for a step. The sampled id of each row, None for rows without sampling."""
-        tokens: list[int | None] = [None] * pending.rows
+        tokens: list[int | None] = [None] * len(pending.batch.rows)
         for index, token in zip(pending.wanted, pending.ids.tolist(), strict=True):
             tokens[index] = token
         return tokens
@@ -89,8 +92,13 @@ class ModelRunner:
     def scores(self, pending: Pending) -> list[list[Score]]:
         """As `batch.Runner`."""
         if pending.scoring is None or pending.measured is None:
-            return [[] for _ in range(pending.rows)]
+            return [[] for _ in pending.batch.rows]
         return pending.scoring.by_row(pending.measured)
+
+    def signals(self, pending: Pending) -> list[Signal | None]:
+        """As `batch.Runner`."""
+        watched = pending.watched
+        return [None] * len(pending.batch.rows) if watched is None else watched.by_row(pending.batch)
 
     def set_threads(self, threads: int) -> None:
         """How many CPU threads the next steps use; the kernels of `backends.kernels.cpu` follow torch."""
@@ -101,7 +109,7 @@ class ModelRunner:
         sampling = Sampling(max_tokens=1, temperature=1.0, top_p=0.5)
         for count in {min(LONG, self._positions), 1}:  # each has kernels of its own
             blocks = list(range(-(-count // self._cache.block_size)))
-            self.collect(self.launch(Batch([Row([0] * count, 0, blocks, sampling)])))
+            self.collect(self.launch(Batch([Row([0] * count, 0, blocks, sampling, watched=True)])))
 
 
 def load_runner(

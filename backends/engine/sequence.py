@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from backends.engine.batch import Row, Seen
 from backends.engine.grammar import Constraint
 from backends.engine.stops import StopMatcher
-from backends.wire import FinishReason, Sampling, Score, Timings
+from backends.wire import FinishReason, Output, Sampling, Score, Signal, Timings
 from prefixcache.tree import RadixNode
 
 SCORED_CHUNK = 128  # tokens of a scored prompt in one step: each takes a whole row of logits
@@ -65,6 +65,7 @@ class Sequence:
     held: list[int] = field(default_factory=list)  # sampled, not yet told: may begin a stop string
     trim: int = 0  # bytes at the end of the answer that are of a matched stop
     scores: list[Score] = field(default_factory=list)  # of `held`, where they are asked for
+    signals: list[Signal] = field(default_factory=list)  # likewise
     prompt_scores: list[Score] = field(default_factory=list)  # of the prompt's second token, third, …
     prompt_told: bool = False
 
@@ -138,6 +139,7 @@ class Sequence:
             stretched=self.stretched,
             targets=targets,
             top=self.sampling.logprobs if sampled or targets else None,
+            watched=sampled and self.sampling.signals,
         )
 
     @property
@@ -197,14 +199,29 @@ class Sequence:
         told, self.held = self.held, []
         return told
 
-    def tell_scores(self, count: int) -> list[Score]:
-        """Those of the last `count` ids told."""
-        told, self.scores = self.scores[:count], self.scores[count:]
-        return told
+    def output(self, ids: list[int]) -> Output:
+        """What there is to tell of `ids`, which have just been told off, and of the prompt."""
+        count = len(ids)
+        scores, self.scores = self.scores[:count], self.scores[count:]
+        signals, self.signals = self.signals[:count], self.signals[count:]
+        return Output(
+            id=self.id,
+            index=self.index,
+            ids=ids,
+            scores=scores,
+            signals=signals,
+            prompt=self._tell_prompt(),
+            cached=self.cached,
+        )
 
-    def tell_prompt(self) -> list[Score]:
+    @property
+    def prompt_due(self) -> bool:
+        """Whether the prompt's scores are complete and not told."""
+        return bool(self.prompt_scores) and not (self.prompt_told or self.unscored)
+
+    def _tell_prompt(self) -> list[Score]:
         """The prompt's, once, when they are complete."""
-        if self.prompt_told or self.unscored:
+        if not self.prompt_due:
             return []
         self.prompt_told = True
         return self.prompt_scores
@@ -214,6 +231,7 @@ class Sequence:
         assert self.prompt_length <= len(self.ids) <= self.max_length
         assert len(self.ids) < self.max_length or self.prompt_length == self.max_length, "it is complete"
         assert len(self.scores) == (0 if self.sampling.logprobs is None else len(self.held))
+        assert len(self.signals) == (len(self.held) if self.sampling.signals else 0)
         assert len(self.prompt_scores) in (0, self.prompt_length - 1) or self.unscored
         assert self.stretched or self.border is None or self.computed <= self.border
         assert self.seen is None or self.seen.output == Counter(self.ids[self.prompt_length :])

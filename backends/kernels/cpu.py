@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from backends.kernels import draws, loops
+from backends.kernels import signals as sureness
 from backends.kernels.layout import PLAIN, KVCache, Layout, Scheme
 from backends.kernels.reference import Kernels
 
@@ -73,6 +74,11 @@ class Cpu(Kernels):
     def draw(self, scores: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         out = torch.empty_like(keys)
         draws.draw(scores.numpy(), keys.numpy().view(np.uint64), out.numpy())
+        return out
+
+    def signals(self, logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        out = torch.empty(len(rows), 3)
+        sureness.signals(_array(logits), rows.numpy(), tokens.numpy(), out.numpy())
         return out
 
     def attend_span(

@@ -133,3 +133,15 @@ class Kernels:
         `keys` int64 [rows] are the rows' `noise.row_key`s.
         """
         return (scores.double() + gumbel(keys, scores.shape[1])).argmax(-1)
+
+    def signals(self, logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """How sure the model is: of `tokens` int64 [N], the rows `rows` int64 [N] of `logits` [R, vocabulary ≥ 2].
+
+        float32 [N, 3]: log-probability of the token, the largest logit less the second largest, and the entropy of
+        the softmax, both logarithms natural.
+        """
+        chosen = logits.index_select(0, rows).float()
+        logs = chosen.log_softmax(-1)
+        best = chosen.topk(2).values
+        entropy = -(logs.exp() * logs).sum(-1)
+        return torch.stack([logs.gather(1, tokens[:, None])[:, 0], best[:, 0] - best[:, 1], entropy], 1)

@@ -10,7 +10,7 @@ from backends.tokenizer import Tokenizer
 from backends.tools.calls import joined
 from backends.tools.formats import FORMATS
 from backends.tools.parser import CallParser
-from backends.wire import Output, Refused, Sampling, Score, Timings
+from backends.wire import Output, Refused, Sampling, Score, Signal, Timings
 
 
 @pytest.fixture
@@ -169,3 +169,17 @@ def test_each_answer_has_calls_of_its_own(tokenizer: Tokenizer) -> None:
         (call,) = joined(piece for delta in deltas if delta.index == index for piece in delta.calls)
         assert (call.name, call.arguments) == ("add", '{"a": 1}')
     assert [delta.finish for delta in deltas if delta.finish] == ["tool_calls", "tool_calls"]
+
+
+def test_signals_wait_for_no_character_and_what_is_cached_comes_along(tokenizer: Tokenizer) -> None:
+    """And they change neither the text nor where its scores are."""
+    pieces = [
+        output(bytes([byte]), scored=True, signals=[Signal(-float(byte), 1.0, 2.0)], cached=1)
+        for byte in "ž!".encode()
+    ]
+    deltas = read(reader(tokenizer, logprobs=2, signals=True), *pieces)
+    assert [(delta.text, len(delta.scores), delta.tokens) for delta in deltas] == [
+        ("", 0, 0), ("ž", 2, 2), ("!", 1, 1),
+    ]  # fmt: skip
+    assert [len(delta.signals) for delta in deltas] == [1, 1, 1]
+    assert {delta.cached for delta in deltas} == {1}

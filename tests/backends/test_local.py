@@ -390,3 +390,18 @@ def test_an_event_of_another_life_is_the_end_of_this_one(event: Event) -> None:
     order.accept(snapshot("1", 0))
     with pytest.raises(EngineLost, match="restarted"):
         order.accept(event)
+
+
+async def test_warming_reads_the_prompt_and_says_nothing(rig: Rig, backend: LocalBackend) -> None:
+    assert await backend.warm(generation("abc", ENDLESS))
+    assert backend.in_flight == 0
+    await until(lambda: not rig.running)
+
+
+async def test_warming_that_is_cancelled_is_dropped(rig: Rig, backend: LocalBackend) -> None:
+    warming = asyncio.create_task(backend.warm(generation("abc", ENDLESS)))
+    await asyncio.sleep(0)
+    assert backend.in_flight == 1
+    warming.cancel()
+    await asyncio.gather(warming, return_exceptions=True)
+    assert backend.in_flight == 0

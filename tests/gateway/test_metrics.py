@@ -282,5 +282,6 @@ class _Backend:
     in_flight = 2
 
     stream: Callable[..., Any]
+    warm: Callable[..., Any]
     start: Callable[..., Any]
     close: Callable[..., Any]

@@ -14,7 +14,17 @@ from backends.engine.compiling import Compile
 from backends.engine.engine import Engine
 from backends.engine.grammar import Constraint, GrammarCompiler
 from backends.engine.sequence import Sequence
-from backends.wire import EngineConfig, FinishReason, Grammar, Output, Refused, Sampling, Submit, Vocabulary
+from backends.wire import (
+    EngineConfig,
+    FinishReason,
+    Grammar,
+    Output,
+    Refused,
+    Sampling,
+    Signal,
+    Submit,
+    Vocabulary,
+)
 
 VOCABULARY = [b"", b"a", b"b", b"ab", b"ba", b"aab", b"c", "ď".encode()]
 VOCABULARY += [bytes([id]) for id in range(len(VOCABULARY), 60)]
@@ -62,6 +72,13 @@ class FakeRunner:
     def scores(self, pending: Batch) -> list[list[Any]]:
         raise NotImplementedError("no test here asks for scores")
 
+    def signals(self, pending: Batch) -> list[Signal | None]:
+        """The first value tells after how many tokens the row has sampled."""
+        return [
+            Signal(float(row.start + len(row.tokens)), 1.0, 2.0, row.forced) if row.watched else None
+            for row in pending.rows
+        ]
+
     def _write(self, row: Row) -> None:
         assert row.tokens, "a row without tokens"
         size = len(self.kv[0])
@@ -84,6 +101,7 @@ class Answer:
     ids: list[int] = field(default_factory=list)
     finish: FinishReason | None = None
     trim: int = 0
+    signals: list[Signal] = field(default_factory=list)
     cached: int = 0
     last: Output | None = None
 
@@ -153,6 +171,7 @@ class Rig:
             answer = self.answers[sender, output.id]
             assert answer.finish is None, "told after its end"
             answer.ids += output.ids
+            answer.signals += output.signals
             answer.finish, answer.trim = output.finish, output.trim
             answer.cached, answer.last = output.cached, output
         self.refused.update(((sender, refused.id), refused) for sender, refused in self.engine.refusals())

@@ -25,6 +25,7 @@ class Backend:
     recovering = False
     tripped = False
     stream: Any = None
+    warm: Any = None
     start: Any = None
     close: Any = None
 

@@ -1,5 +1,6 @@
 """A backend that follows a script, for tests of what the gateway makes of it."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -48,6 +49,8 @@ class ScriptedBackend:
     opened: int = 0
     closed: int = 0
     seen: list[Generation] = field(default_factory=list)
+    warmed: list[Generation] = field(default_factory=list)
+    warming: float = 0.0  # seconds
 
     async def stream(self, generation: Generation) -> AsyncGenerator[Delta, None]:
         script = self.scripts[min(self.opened, len(self.scripts) - 1)]
@@ -62,6 +65,11 @@ class ScriptedBackend:
         finally:
             self.in_flight -= 1
             self.closed += 1
+
+    async def warm(self, generation: Generation) -> bool:
+        self.warmed.append(generation)
+        await asyncio.sleep(self.warming)
+        return True
 
     async def start(self) -> None:
         self.available = True

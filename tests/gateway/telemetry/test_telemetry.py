@@ -63,6 +63,9 @@ class Scripted:
 
     async def start(self) -> None: ...
 
+    async def warm(self, generation: Generation) -> bool:
+        return False
+
     async def close(self) -> None: ...
 
 
