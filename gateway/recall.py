@@ -1,14 +1,13 @@
 """A request's session: recalled before the work, extended by what was said after it."""
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from backends.prompt import Prompt
 from gateway.errors import ApiError
 from gateway.metrics import Metrics
 from gateway.request import Request
-from gateway.turns import said_in, to_turn
+from gateway.turns import check_results, said_in, to_turn
 from sessions import Session, SessionConflict, SessionNotFound, SessionStore, SessionStoreUnavailable, Turn
 from sessions.window import merge
 
@@ -48,7 +47,7 @@ class Memory:
         if request.session is not None and not request.prompt.is_conversation:
             raise ApiError(400, "x-session-id: a session needs chat messages", param="x-session-id")
         if request.session is None or request.session == NEW:
-            _check_results(request, (), incoming)
+            check_results((), incoming, request.result_fields)
             session = None if request.session is None else Session(id="")
             return Recalled(session=session, turns=incoming, new=incoming)
         try:
@@ -60,7 +59,7 @@ class Memory:
             raise self._unavailable() from error
         self._metrics.state_backend("sessions", up=True)
         self._metrics.session("recalled")
-        _check_results(request, session.turns, incoming)
+        check_results(session.turns, incoming, request.result_fields)
         new = merge(session.turns, incoming)
         return Recalled(session=session, turns=session.turns + new, new=new)
 
@@ -96,18 +95,6 @@ class Memory:
     def _unavailable(self) -> ApiError:
         self._metrics.state_backend("sessions", up=False)
         return store_unavailable()
-
-
-def _check_results(request: Request, history: Sequence[Turn], incoming: Sequence[Turn]) -> None:
-    """Templates would leave a result without its call to the model to guess at. Raises ApiError 400."""
-    called = {call.id for turn in history for call in turn.calls}
-    for index, turn in enumerate(incoming):
-        called.update(call.id for call in turn.calls)
-        if turn.answers is not None and turn.answers not in called:
-            field = f"messages[{index}].tool_call_id" if request.endpoint == "chat" else "input"
-            raise ApiError(
-                400, f"{field}: there is no call {turn.answers[:64]!r} before this result", param=field
-            )
 
 
 async def extend(store: SessionStore, tenant: str, session: Session, turns: tuple[Turn, ...]) -> Session:

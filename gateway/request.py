@@ -23,6 +23,9 @@ class Request:
     model: str  # "auto", a tier's name, or an alias, as the client wrote it
     prompt: Prompt
     prompt_field: str = "messages"  # the client's name for the prompt, for errors
+    result_fields: tuple[
+        str, ...
+    ] = ()  # and for which call each result of a tool is of, of the prompt's last ones
     max_tokens: int | None = None
     temperature: float = 1.0
     top_p: float = 1.0

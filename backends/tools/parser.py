@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from backends.tools.calls import CallPiece, new_call_id
 from backends.tools.formats import ToolFormat
 
-NAME = r"[A-Za-z0-9_-]{1,64}"
+NAME = r"[A-Za-z0-9_-]{1,128}"
 # One model's template shows the object in double braces, which is a slip; some models follow it.
 HEAD = re.compile(rf'\s*\{{{{1,2}}\s*"name"\s*:\s*"({NAME})"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{{)')
 FENCES = {"```json": "```", "```": "```", "<tools>": "</tools>"}  # instead of the marks, begin and end

@@ -1,14 +1,15 @@
 """The dialect of `/v1/chat/completions`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 from msgspec import Meta
 
 from backends.backend import Delta
-from backends.prompt import Prompt
+from backends.prompt import Prompt, Tool, ToolChoice
 from backends.tools.calls import joined
-from gateway.api import chat_messages, chat_tools
+from gateway.api import chat_messages, chat_tools, tools
 from gateway.api.chat_messages import AnyMessage, without_what_is_off
 from gateway.api.chat_tools import Choice as ToolChoices
 from gateway.api.chat_tools import Tools, call_pieces, tool_choice, whole_call
@@ -25,6 +26,7 @@ from gateway.api.logprobs import chat_logprobs, joined_scores
 from gateway.api.rendering import Choice, ChoiceRendering
 from gateway.api.strictjson import decode_object, invalid
 from gateway.config import Tenant
+from gateway.request import Request
 
 CHAT_OFF: Off = {
     **GENERATION_OFF,
@@ -58,10 +60,18 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
 
     def to_prompt(self) -> Prompt:
         messages = tuple(message.plain() for message in self.messages)
-        if not self.tools:
-            return Prompt(messages=messages)
-        choice = tool_choice(self.tool_choice, self.parallel_tool_calls)
-        return Prompt(messages=messages, tools=tuple(tool.plain() for tool in self.tools), tool_choice=choice)
+        return tools.offering(messages, self.plain_tools, self.choice)
+
+    @property
+    def plain_tools(self) -> list[Tool]:
+        return [tool.plain() for tool in self.tools]
+
+    @property
+    def choice(self) -> ToolChoice:
+        return tool_choice(self.tool_choice, self.parallel_tool_calls)
+
+    def sampled(self, request: Request) -> Request:
+        return replace(super().sampled(request), result_fields=chat_messages.result_fields(self.messages))
 
 
 class ChatRendering(ChoiceRendering):
@@ -129,5 +139,5 @@ def decode(data: bytes) -> ChatBody:
     if body.top_logprobs and not body.logprobs:
         raise invalid("top_logprobs", "only allowed where logprobs is true")
     chat_messages.check(body.messages)
-    chat_tools.check(body.tools, body.tool_choice)
+    tools.check(body.plain_tools, body.choice, chat_tools.FIELDS)
     return body

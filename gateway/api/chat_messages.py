@@ -1,5 +1,6 @@
 """The messages of a chat, by role."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -7,7 +8,8 @@ from msgspec import Meta
 
 from backends.prompt import ChatMessage, ToolCall
 from gateway.api.fields import Off, without_off
-from gateway.api.strictjson import invalid
+from gateway.api.strictjson import Path, invalid
+from gateway.api.tools import MAX_CALLS, Arguments, CallId
 
 # What clients send back of an answer of ours, and of others', when they continue a conversation.
 MESSAGE_OFF: Off = {
@@ -17,11 +19,8 @@ MESSAGE_OFF: Off = {
     "function_call": (),
     "reasoning_content": ("",),
 }
-MAX_CALLS = 128  # in one message
-MAX_ARGUMENTS = 256 * 1024  # characters
 
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
-CallId = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,7 +68,7 @@ class UserMessage(Saying, frozen=True, kw_only=True, tag="user"):
 
 class CalledFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name
-    arguments: Annotated[str, Meta(max_length=MAX_ARGUMENTS)]
+    arguments: Arguments
 
 
 class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -120,6 +119,15 @@ def without_what_is_off(messages: Any) -> Any:
         without_off(message, MESSAGE_OFF, f"messages[{i}].") if isinstance(message, dict) else message
         for i, message in enumerate(messages)
     ]
+
+
+def result_fields(messages: Sequence[AnyMessage]) -> tuple[Path, ...]:
+    """Where each result says which call it is of."""
+    return tuple(
+        f"messages[{i}].tool_call_id"
+        for i, message in enumerate(messages)
+        if isinstance(message, ToolMessage)
+    )
 
 
 def check(messages: list[AnyMessage]) -> None:

@@ -7,18 +7,17 @@ import msgspec
 from msgspec import Meta
 
 from backends.backend import CallPiece
-from backends.prompt import MAX_DEPTH, Tool, ToolCall, ToolChoice, deeper_than
-from gateway.api.strictjson import Path, invalid
+from backends.prompt import Tool, ToolCall, ToolChoice
+from gateway.api.tools import MAX_TOOLS, Description, Fields
 
-MAX_TOOLS = 128
-MAX_SCHEMA = 64 * 1024  # bytes of one function's, as JSON
+FIELDS = Fields("tools[{}].function.name", "tools[{}].function.parameters", "tool_choice.function.name")
 
 ToolName = Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$")]
 
 
 class Function(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: ToolName
-    description: Annotated[str, Meta(max_length=16 * 1024)] | None = None
+    description: Description | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
@@ -49,32 +48,6 @@ def tool_choice(choice: Choice, parallel: bool) -> ToolChoice:
     if isinstance(choice, NamedTool):
         return ToolChoice("required", choice.function.name, parallel)
     return ToolChoice(choice, None, parallel)
-
-
-def check(tools: list[FunctionTool], choice: Choice) -> None:
-    """Raises ApiError 400 naming the field."""
-    names: set[str] = set()
-    for i, tool in enumerate(tools):
-        function, path = tool.function, f"tools[{i}].function"
-        if function.name in names:
-            raise invalid(f"{path}.name", f"{function.name!r} is there twice")
-        names.add(function.name)
-        if function.parameters is not None:
-            check_schema(function.parameters, f"{path}.parameters")
-    if isinstance(choice, NamedTool) and choice.function.name not in names:
-        raise invalid("tool_choice.function.name", f"there is no tool {choice.function.name[:64]!r}")
-    if choice == "required" and not tools:
-        raise invalid("tool_choice", "there are no tools to be called")
-
-
-def check_schema(schema: dict[str, Any], path: Path) -> None:
-    """Of a function's parameters. Raises ApiError 400."""
-    if schema.get("type", "object") != "object":
-        raise invalid(f"{path}.type", "must be 'object': arguments have names")
-    if len(msgspec.json.encode(schema)) > MAX_SCHEMA:
-        raise invalid(path, f"longer than {MAX_SCHEMA} bytes as JSON")
-    if deeper_than(schema, MAX_DEPTH):
-        raise invalid(path, f"nested deeper than {MAX_DEPTH}")
 
 
 def whole_call(call: ToolCall) -> dict[str, Any]:

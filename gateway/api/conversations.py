@@ -10,13 +10,15 @@ from starlette.responses import Response
 from gateway.api.fields import convert
 from gateway.api.generation import decoded, tenant_of
 from gateway.api.paging import all_of, no_more_than, page
-from gateway.api.responses import Item, Metadata, check_ids, messages_only
+from gateway.api.responses import Metadata
+from gateway.api.responses_items import Item, check_ids, items_only, result_fields, told_turn, turns_of
 from gateway.api.responses_stored import as_json
 from gateway.api.strictjson import decode_object
 from gateway.archive import Archive, Conversation, not_found
 from gateway.errors import ApiError
 from gateway.exchange import exchange_of
-from sessions import Session, Turn
+from gateway.turns import check_results
+from sessions import Session
 
 NONE: frozenset[str] = frozenset()
 
@@ -42,7 +44,8 @@ class Conversations:
 
     async def create(self, http: HttpRequest) -> Response:
         body = await decoded(_decode, await http.body())
-        turns = tuple(item.turn() for item in body.items)
+        turns = turns_of(body.items)
+        check_results((), turns, result_fields(body.items, "items"))
         return as_json(_told(await self._archive.create(_tenant(http), body.metadata, turns)))
 
     async def get(self, http: HttpRequest) -> Response:
@@ -68,9 +71,11 @@ class Conversations:
     async def add_items(self, http: HttpRequest) -> Response:
         no_more_than(http.query_params, NONE)
         body = await decoded(_decode_items, await http.body())
-        turns = tuple(item.turn() for item in body.items)
+        turns = turns_of(body.items)
+        _, before = await self._archive.conversation(_tenant(http), http.path_params["id"])
+        check_results(before.turns, turns, result_fields(body.items, "items"))
         made, session = await self._archive.add(_tenant(http), http.path_params["id"], turns)
-        return as_json(all_of(_told_items(made, session)[-len(turns) :]))
+        return as_json(all_of(_told_items(made, session, len(session.turns) - len(turns))))
 
     async def item(self, http: HttpRequest) -> Response:
         no_more_than(http.query_params, NONE)
@@ -97,7 +102,7 @@ class Conversations:
 
 def _decode(data: bytes) -> ConversationBody:
     fields = dict(decode_object(data)) if data else {}
-    fields["items"] = messages_only(fields.get("items"), "items")
+    fields["items"] = items_only(fields.get("items"), "items")
     body = convert(fields, ConversationBody, {})
     check_ids(body.items, "items")
     return body
@@ -109,7 +114,7 @@ def _decode_update(data: bytes) -> UpdateBody:
 
 def _decode_items(data: bytes) -> ItemsBody:
     fields = dict(decode_object(data))
-    fields["items"] = messages_only(fields.get("items"), "items")
+    fields["items"] = items_only(fields.get("items"), "items")
     body = convert(fields, ItemsBody, {})
     check_ids(body.items, "items")
     return body
@@ -128,12 +133,8 @@ def _told(conversation: Conversation) -> dict[str, Any]:
     }
 
 
-def _told_items(conversation: Conversation, session: Session) -> list[dict[str, Any]]:
-    """Turns have no ids of their own, but they stay where they are: an item is named after its place."""
-    return [_item(conversation, number, turn) for number, turn in enumerate(session.turns)]
-
-
-def _item(conversation: Conversation, number: int, turn: Turn) -> dict[str, Any]:
-    item_id = f"msg_{conversation.id.removeprefix('conv_')}_{number}"
-    role: Any = turn.role
-    return Item(role=role, content=turn.content, id=item_id).told()
+def _told_items(conversation: Conversation, session: Session, since: int = 0) -> list[dict[str, Any]]:
+    """Turns have no ids of their own, but they stay where they are: their items are named after their places."""
+    name = conversation.id.removeprefix("conv_")
+    turns = enumerate(session.turns[since:], start=since)
+    return [item for number, turn in turns for item in told_turn(turn, f"{name}_{number}")]

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from backends.prompt import Prompt
 from gateway.api.dialect import Dialect
 from gateway.api.responses import ResponsesBody, decode
+from gateway.api.responses_items import turns_of
 from gateway.api.responses_rendering import ResponseRendering
 from gateway.archive import Archive, Conversation, StoredResponse
 from gateway.config import Tenant
 from gateway.request import Request
+from gateway.turns import to_calls
 from sessions import Session, Turn
 
 
@@ -29,8 +31,15 @@ class RememberedResponse(ResponseRendering):
         self.past = past
 
     def new_turns(self, tier: str) -> tuple[Turn, ...]:
-        answer = Turn(role="assistant", content=self.text, tier=tier, partial=not self.complete)
-        return (*(item.turn() for item in self.body.items), answer)
+        """Calls of an answer that was cut short are forgotten: nobody will answer them."""
+        answer = Turn(
+            role="assistant",
+            content=self.text,
+            tier=tier,
+            partial=not self.complete,
+            calls=to_calls(self.calls) if self.complete else (),
+        )
+        return (*turns_of(self.body.items), answer)
 
 
 class Responses(Dialect[ResponsesBody, RememberedResponse]):

@@ -1,5 +1,6 @@
 """Answers as objects of the Responses API, whole and as its typed events."""
 
+import secrets
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -7,24 +8,25 @@ from typing import Any
 import msgspec
 
 from backends.backend import Delta, Usage
-from gateway.api.dialect import Chunk, Ending, Rendering
-from gateway.api.responses import ResponsesBody, told_part
-from gateway.archive import new_id
+from gateway.api.dialect import Chunk, Ending
+from gateway.api.parts import CallPart, Part, PartsRendering
+from gateway.api.responses import ResponsesBody
+from gateway.api.responses_items import told_call, told_message, told_part
 from gateway.errors import ApiError
 from gateway.request import Answer
 
 
-class ResponseRendering(Rendering):
-    """A response with one message of text.
+class ResponseRendering(PartsRendering):
+    """A response, whose items are the parts of its answer.
 
-    `response`: the object as it stands, None before the answer has begun; `text`: what has been said of the answer.
+    `response`: the object as it stands, None before the answer has begun.
     """
 
     def __init__(self, body: ResponsesBody) -> None:
+        super().__init__()
         self.response: Chunk | None = None
-        self.text = ""
         self._body = body
-        self._item_id = new_id("msg")
+        self._id = secrets.token_hex(16)
         self._told = 0
 
     @property
@@ -33,26 +35,41 @@ class ResponseRendering(Rendering):
 
     def opening(self, answer: Answer) -> Sequence[Chunk]:
         response = self._begin(answer)
-        item = {**self._message("in_progress"), "content": []}
         return [
             self._event("response.created", response=response),
             self._event("response.in_progress", response=response),
-            self._event("response.output_item.added", output_index=0, item=item),
-            self._part_event("response.content_part.added", part=told_part("output_text", "")),
         ]
 
-    def piece(self, delta: Delta) -> Sequence[Chunk]:
-        self.text += delta.text
-        return [self._part_event("response.output_text.delta", delta=delta.text, logprobs=[])]
+    def begun(self, part: Part) -> Sequence[Chunk]:
+        item = self._item(part, "in_progress")
+        if isinstance(part, CallPart):
+            return [self._item_event("response.output_item.added", part, {**item, "arguments": ""})]
+        return [
+            self._item_event("response.output_item.added", part, {**item, "content": []}),
+            self._text_event("response.content_part.added", part, part=told_part("output_text", "")),
+        ]
+
+    def added(self, part: Part, written: str) -> Chunk:
+        if isinstance(part, CallPart):
+            return self._part_event("response.function_call_arguments.delta", part, delta=written)
+        return self._text_event("response.output_text.delta", part, delta=written, logprobs=[])
+
+    def ended(self, part: Part) -> Sequence[Chunk]:
+        """The last part is incomplete where the response is; those before it never are."""
+        item = self._item(part, self._status(part))
+        if isinstance(part, CallPart):
+            whole = {"name": part.name, "arguments": part.written}
+            done = [self._part_event("response.function_call_arguments.done", part, **whole)]
+        else:
+            done = [
+                self._text_event("response.output_text.done", part, text=part.written, logprobs=[]),
+                self._text_event("response.content_part.done", part, part=item["content"][0]),
+            ]
+        return [*done, self._item_event("response.output_item.done", part, item)]
 
     def closing(self, ending: Ending) -> Sequence[Chunk]:
-        response = self._conclude(ending)
-        item = response["output"][0]
-        return [
-            self._part_event("response.output_text.done", text=self.text, logprobs=[]),
-            self._part_event("response.content_part.done", part=item["content"][0]),
-            self._event("response.output_item.done", output_index=0, item=item),
-        ]
+        self._conclude(ending)
+        return self.last_ended()
 
     def farewell(self) -> Sequence[Chunk]:
         assert self.response is not None
@@ -71,18 +88,19 @@ class ResponseRendering(Rendering):
 
     def whole(self, answer: Answer, deltas: Sequence[Delta], ending: Ending) -> Chunk:
         self._begin(answer)
-        self.text = "".join(delta.text for delta in deltas)
+        self.hear(deltas)
         return self._conclude(ending)
 
     def cut(self, status: str, error: Chunk | None = None) -> Chunk:
         """The response, its answer ended before it was complete."""
         assert self.response is not None
-        self.response |= {"status": status, "error": error, "output": [self._message("incomplete")]}
+        self.response |= {"status": status, "error": error}
+        self.response["output"] = self._output()
         return self.response
 
     def _begin(self, answer: Answer) -> Chunk:
         self.response = {
-            "id": new_id("resp"),
+            "id": f"resp_{self._id}",
             "object": "response",
             "created_at": answer.created,
             "status": "in_progress",
@@ -101,25 +119,38 @@ class ResponseRendering(Rendering):
         else:
             status, details = "completed", None
             self.response["completed_at"] = int(time.time())
-        self.response |= {
-            "status": status,
-            "incomplete_details": details,
-            "output": [self._message(status)],
-            "usage": _usage(ending.usage),
-        }
+        self.response |= {"status": status, "incomplete_details": details, "usage": _usage(ending.usage)}
+        self.last_part()
+        self.response["output"] = self._output()
         return self.response
 
-    def _message(self, status: str) -> dict[str, Any]:
-        return {
-            "id": self._item_id,
-            "type": "message",
-            "status": status,
-            "role": "assistant",
-            "content": [told_part("output_text", self.text)],
-        }
+    def _output(self) -> list[dict[str, Any]]:
+        return [self._item(part, self._status(part)) for part in self.parts]
 
-    def _part_event(self, kind: str, **fields: Any) -> Chunk:
-        return self._event(kind, item_id=self._item_id, output_index=0, content_index=0, **fields)
+    def _status(self, part: Part) -> str:
+        assert self.response is not None
+        whole = self.response["status"] == "completed" or part is not self.parts[-1]
+        return "completed" if whole else "incomplete"
+
+    def _item(self, part: Part, status: str) -> dict[str, Any]:
+        if isinstance(part, CallPart):
+            return told_call(self._item_id(part), part.call, status)
+        return told_message(
+            self._item_id(part), "assistant", [told_part("output_text", part.written)], status
+        )
+
+    def _item_id(self, part: Part) -> str:
+        kind = "fc" if isinstance(part, CallPart) else "msg"
+        return f"{kind}_{self._id}_{part.number}"
+
+    def _item_event(self, kind: str, part: Part, item: Chunk) -> Chunk:
+        return self._event(kind, output_index=part.number, item=item)
+
+    def _text_event(self, kind: str, of: Part, /, **fields: Any) -> Chunk:
+        return self._part_event(kind, of, content_index=0, **fields)
+
+    def _part_event(self, kind: str, of: Part, /, **fields: Any) -> Chunk:
+        return self._event(kind, item_id=self._item_id(of), output_index=of.number, **fields)
 
     def _event(self, kind: str, **fields: Any) -> Chunk:
         event = {"type": kind, "sequence_number": self._told, **fields}
@@ -136,7 +167,7 @@ def _echo(body: ResponsesBody) -> Chunk:
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,
         "metadata": body.metadata,
-        "parallel_tool_calls": True,
+        "parallel_tool_calls": body.parallel_tool_calls,
         "previous_response_id": body.previous_response_id,
         "prompt_cache_key": body.prompt_cache_key,
         "safety_identifier": body.safety_identifier,
@@ -144,8 +175,8 @@ def _echo(body: ResponsesBody) -> Chunk:
         "store": body.store,
         "temperature": body.temperature,
         "text": {"format": msgspec.to_builtins(body.text.format)},
-        "tool_choice": "auto",
-        "tools": [],
+        "tool_choice": msgspec.to_builtins(body.tool_choice),
+        "tools": [tool.told() for tool in body.tools],
         "top_p": body.top_p,
         "truncation": "disabled",
         **({} if body.user is None else {"user": body.user}),

@@ -65,6 +65,7 @@ class Rig:
         fields: dict[str, Any] = {
             "id": "r", "endpoint": "chat", "tenant": Tenant(name="acme"), "model": "auto", "session": None,
             "timeout": 1.0, "priority": 0, "prompt": Prompt(messages=messages, tools=tools),
+            "result_fields": tuple(f"messages[{i}].tool_call_id" for i, m in enumerate(messages) if m.role == "tool"),
         }  # fmt: skip
         return await self.dispatcher.run(Request(**(fields | changes)))
 
