@@ -1,8 +1,13 @@
-"""Sequences that stand aside until their grammar is compiled, in a thread of its own: no step waits for one."""
+"""Sequences that stand aside until their grammar is compiled, in a thread of its own: no step waits for one.
+
+Tenants take turns, one grammar each: a bad one may take seconds until it is given up.
+"""
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from threading import Lock
 
 from backends.engine.grammar import Constraint, GrammarError
 from backends.engine.sequence import Sequence
@@ -14,12 +19,14 @@ _log = logging.getLogger(__name__)
 
 
 class Compiling:
-    """In the order of arrival. `compile`: see `grammar.GrammarCompiler`."""
+    """For each tenant in the order of arrival. `compile`: see `grammar.GrammarCompiler`."""
 
     def __init__(self, compile: Compile) -> None:
         self._compile = compile
         self._thread = ThreadPoolExecutor(1, "grammar")
         self._orders: dict[int, tuple[Sequence, Future[Constraint]]] = {}  # by the sequence's number
+        self._lines: dict[str, deque[tuple[Grammar, Future[Constraint]]]] = {}  # by tenant, in turn
+        self._lock = Lock()  # of the lines
 
     def __len__(self) -> int:
         return len(self._orders)
@@ -29,8 +36,30 @@ class Compiling:
 
     def order(self, sequence: Sequence, grammar: Grammar) -> None:
         """Have the grammar compiled for this sequence."""
-        future = self._thread.submit(self._compile, grammar)
+        future: Future[Constraint] = Future()
         self._orders[sequence.number] = sequence, future
+        with self._lock:
+            self._lines.setdefault(sequence.tenant, deque()).append((grammar, future))
+        self._thread.submit(self._compile_next)
+
+    def _compile_next(self) -> None:
+        grammar, future = self._take_turn()
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(self._compile(grammar))
+        except Exception as error:
+            future.set_exception(error)
+
+    def _take_turn(self) -> tuple[Grammar, Future[Constraint]]:
+        """The next order of the tenant whose turn it is, who then goes to the end of the line."""
+        with self._lock:
+            tenant = next(iter(self._lines))
+            line = self._lines.pop(tenant)
+            order = line.popleft()
+            if line:
+                self._lines[tenant] = line
+            return order
 
     def cancel(self, sequence: Sequence) -> None:
         """Forget an order. A compilation under way goes on, for nobody."""

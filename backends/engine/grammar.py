@@ -3,11 +3,14 @@
 Only what the grammar forbids is masked. The library can also force the tokens that a tokenizer would make of bytes
 without alternative; that is off, since an engine has no tokenizer, and since the model's own choice among what may
 come is a law that can be tested. What a grammar may cost is bounded by LIMITS, for its compilation and for each step.
+They leave room for the many optional properties of an honest schema, which cost little. But one with many readings of
+what has been said costs more with every token, within the same limits; so time counts too, see OVERDRAFT.
 """
 
 import copy
 import json
 import re
+import time
 from collections.abc import Iterable
 
 import numpy as np
@@ -29,6 +32,8 @@ LIMITS = LLParserLimits(
     max_grammar_size=200_000,
     verbose_errors=False,
 )
+ALLOWANCE = 0.005  # seconds of processor time that each token of an answer has; most take a fraction of one millisecond
+OVERDRAFT = 0.5  # seconds that an answer may take beyond it: every other answer waits for them
 MAX_REASON = 200  # characters of the library's words that are passed on
 _DETAIL = re.compile(r"^error: (.+)$", re.MULTILINE)  # what the parser of regular expressions ends with
 
@@ -44,6 +49,7 @@ class Constraint:
         """`eos`: the tokens that end an answer. Raises GrammarError where no answer can begin."""
         self._matcher = matcher
         self._eos = eos
+        self._overdrawn = 0.0
         self._look()
 
     @property
@@ -52,9 +58,16 @@ class Constraint:
         return not self._more.any()
 
     def accept(self, token: int) -> None:
-        """Go on by an allowed token that does not end the answer. Raises GrammarError beyond a limit of LIMITS."""
+        """Go on by an allowed token that does not end the answer.
+
+        Raises GrammarError beyond a limit of LIMITS, or where the answer has taken too much time.
+        """
+        began = time.thread_time()
         self._matcher.consume_token(token)
         self._look()
+        self._overdrawn = max(0.0, self._overdrawn + time.thread_time() - began - ALLOWANCE)
+        if self._overdrawn > OVERDRAFT:
+            raise GrammarError("it takes too much time to follow")
 
     def allowed(self, banned: frozenset[int], *, ending: bool) -> Words:
         """The tokens that may follow, a bit each, the lowest bit of the first word for token 0.

@@ -88,6 +88,19 @@ def test_nobody_waits_for_anothers_grammar(rig: Callable[..., Any], gate: Gate) 
     assert waiting.finish == "stop"
 
 
+def test_tenants_take_turns_at_the_compiler(rig: Callable[..., Any], gate: Gate) -> None:
+    engine = rig(gate.compile)
+    many = [Grammar("regex", f"a{{{n}}}") for n in range(1, 7)]
+    for number, grammar in enumerate(many):
+        engine.submit(PROMPT, grammar=grammar, tenant="many", id=f"many {number}")
+    engine.submit(PROMPT, grammar=WORD, tenant="one")
+    engine.engine.abort(b"gw", "many 1")
+    gate.open.set()
+    engine.run()
+    assert gate.compiled.index(WORD) <= 2  # the first may have been under way
+    assert [grammar for grammar in gate.compiled if grammar != WORD] == [many[0], *many[2:]]
+
+
 def test_what_waits_for_its_grammar_can_be_aborted_and_has_a_deadline(
     rig: Callable[..., Any], gate: Gate
 ) -> None:

@@ -253,3 +253,22 @@ def test_what_is_wrong_is_said_in_a_line(compiler: GrammarCompiler, grammar: Gra
     said = str(error.value)
     assert re.search(words, said) and len(said) <= 250
     assert "<stop>" not in said and "\n" not in said, "it tells of the tokenizer"
+
+
+@pytest.mark.parametrize("rule", ['s s s | s s | "a"', "s s | /[a-z]/", 's "a"* s | "a"'])
+def test_what_has_ever_more_readings_is_given_up(compiler: GrammarCompiler, rule: str) -> None:
+    """Each token costs more than the one before, by far less than any limit on a single step."""
+    constraint = compiler.compile(Grammar("lark", f"start: s\ns: {rule}"))
+    with pytest.raises(GrammarError, match=r"too much time|[Tt]oo many|max is"):
+        for _ in range(3000):
+            constraint.accept(DATA.index(b"a"))
+
+
+def test_an_honest_grammar_is_never_too_slow(compiler: GrammarCompiler) -> None:
+    """Arithmetic has many readings too, but few rows of them at a time; and a schema may have many properties."""
+    properties = {f"property {n}": {"type": "integer"} for n in range(100)}
+    schema = Grammar("json_schema", json.dumps({"type": "object", "properties": properties}))
+    assert json.loads(say(compiler.compile(schema), random.Random(5), 20_000)) is not None
+    sums = compiler.compile(Grammar("lark", 'start: e\ne: e "+" e | "(" e ")" | /[0-9]+/'))
+    for letter in b"(12+3)+" * 150:
+        sums.accept(DATA.index(bytes([letter])))
