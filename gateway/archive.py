@@ -35,6 +35,7 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     response: dict[str, Any]
     items: list[dict[str, Any]]
     turns: tuple[Turn, ...]
+    pieces: tuple[tuple[int, int], ...] = ()  # of a stream: the output item and the characters of each
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,9 +123,7 @@ class Archive:
         """Both its parts begin their time anew. Does not raise: the answer has been given by now."""
         try:
             await extend(self._sessions, conversation.tenant, session, turns)
-            await self._documents.put(
-                conversation.tenant, conversation.id, msgspec.msgpack.encode(conversation)
-            )
+            await self._documents.touch(conversation.tenant, conversation.id)
         except SessionConflict as error:
             logger.error("conversation %s: turns are not stored: %s", conversation.id, error)
         except SessionStoreUnavailable as error:
@@ -148,7 +147,7 @@ class Archive:
         try:
             with self._asking():
                 session = await extend(self._sessions, tenant, session, turns)
-                await self._documents.put(tenant, found.id, msgspec.msgpack.encode(found))
+                await self._documents.touch(tenant, found.id)
         except SessionNotFound:
             raise not_found("conversation", conversation_id) from None
         except SessionConflict as error:
@@ -156,6 +155,20 @@ class Archive:
                 409, "Too many others add to this conversation just now.", code="conversation_busy"
             ) from error
         return found, session
+
+    async def replace(
+        self, conversation: Conversation, session: Session, place: int, before: Turn, after: Turn | None
+    ) -> bool:
+        """As `SessionStore.replace`; False where that turn has changed since it was read, or has gone.
+
+        Responses that were stored hold their conversation as it was; they are deleted by themselves.
+        """
+        try:
+            with self._asking():
+                await self._sessions.replace(conversation.tenant, session.id, place, before, after)
+        except (SessionNotFound, SessionConflict):
+            return False
+        return True
 
     async def delete_conversation(self, tenant: str, conversation_id: str) -> None:
         found, session = await self.conversation(tenant, conversation_id)

@@ -12,6 +12,7 @@ ENDPOINTS = {
     "/v1/completions": "completions",
     "/v1/responses": "responses",
     "/v1/responses/input_tokens": "count_tokens",
+    "/v1/responses/compact": "stored_responses",
     "/v1/messages": "messages",
     "/v1/messages/count_tokens": "count_tokens",
     "/v1/route": "route",

@@ -133,6 +133,7 @@ def _stored(archive: Archive) -> list[Route]:
     """What the Responses API remembers."""
     responses, conversations = StoredResponses(archive), Conversations(archive)
     return [
+        Route("/v1/responses/compact", responses.compact, methods=["POST"]),
         Route("/v1/responses/{id}", responses.get, methods=["GET"]),
         Route("/v1/responses/{id}", responses.delete, methods=["DELETE"]),
         Route("/v1/responses/{id}/cancel", responses.cancel, methods=["POST"]),

@@ -4,6 +4,7 @@ A session belongs to one tenant. Another tenant's id is answered exactly like an
 """
 
 import secrets
+from collections.abc import Iterator
 from typing import Protocol
 
 import msgspec
@@ -30,11 +31,22 @@ class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Session(msgspec.Struct, frozen=True):
-    """A conversation so far. `version` grows by one with each append."""
+    """A conversation so far. `version` grows by one with each append.
+
+    A turn keeps its place for ever: those of `erased` turns stay empty.
+    """
 
     id: str
     turns: tuple[Turn, ...] = ()
     version: int = 0
+    erased: tuple[int, ...] = ()
+
+    @property
+    def placed(self) -> Iterator[tuple[int, Turn]]:
+        """The turns, each with its place."""
+        empty = frozenset(self.erased)
+        places = (place for place in range(len(self.turns) + len(empty)) if place not in empty)
+        return zip(places, self.turns, strict=True)
 
 
 class SessionNotFound(KeyError):
@@ -42,7 +54,7 @@ class SessionNotFound(KeyError):
 
 
 class SessionConflict(Exception):
-    """Another append came first; recall the session and try again."""
+    """Somebody else came first; recall the session and try again."""
 
 
 class SessionStoreUnavailable(Exception):
@@ -60,6 +72,16 @@ class SessionStore(Protocol):
 
     async def append(self, tenant: str, session_id: str, turns: tuple[Turn, ...], expected: int) -> Session:
         """Raises SessionNotFound, SessionConflict, SessionStoreUnavailable."""
+        ...
+
+    async def replace(
+        self, tenant: str, session_id: str, place: int, before: Turn, after: Turn | None
+    ) -> Session:
+        """Put `after` in place of the turn `before`, which is not kept; None erases it.
+
+        Neither version nor time to live change. Raises as `append`, SessionConflict where another turn stands there,
+        or none.
+        """
         ...
 
     async def list(self, tenant: str) -> tuple[str, ...]:

@@ -14,6 +14,10 @@ class DocumentStore(Protocol):
         """Store it, or replace it; its time begins anew."""
         ...
 
+    async def touch(self, tenant: str, document_id: str) -> None:
+        """Its time begins anew, where there is one; what is in it stays whoever else is writing."""
+        ...
+
     async def get(self, tenant: str, document_id: str) -> bytes | None:
         """None for an unknown or a foreign id, and for one whose time is over."""
         ...

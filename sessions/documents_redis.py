@@ -12,13 +12,17 @@ class RedisDocuments:
     """A `DocumentStore`."""
 
     def __init__(self, client: Redis, retention: Retention) -> None:
-        """`client` is closed with the store; `retention`: from the last `put`."""
+        """`client` is closed with the store; `retention`: from the last `put` or `touch`."""
         self._client = client
         self._retention = retention
 
     async def put(self, tenant: str, document_id: str, data: bytes) -> None:
         with asking():
             await self._client.set(_key(tenant, document_id), data, px=milliseconds(self._retention, tenant))
+
+    async def touch(self, tenant: str, document_id: str) -> None:
+        with asking():
+            await self._client.pexpire(_key(tenant, document_id), milliseconds(self._retention, tenant))
 
     async def get(self, tenant: str, document_id: str) -> bytes | None:
         with asking():

@@ -34,7 +34,7 @@ class SqliteDocuments:
     """A `DocumentStore`."""
 
     def __init__(self, path: Path, retention: Retention, clock: Callable[[], float] = time.time) -> None:
-        """`retention`: from the last `put`. `clock`: seconds, going on over restarts."""
+        """`retention`: from the last `put` or `touch`. `clock`: seconds, going on over restarts."""
         self._database = Database(
             path,
             SCHEMA,
@@ -56,6 +56,16 @@ class SqliteDocuments:
             )
 
         await self._database.write(upsert)
+
+    async def touch(self, tenant: str, document_id: str) -> None:
+        def renew(connection: sqlite3.Connection) -> None:
+            now = self._clock()
+            connection.execute(
+                "UPDATE document SET expires = ? WHERE tenant = ? AND id = ? AND expires > ?",
+                (now + self._retention(tenant), tenant, document_id, now),
+            )
+
+        await self._database.write(renew)
 
     async def get(self, tenant: str, document_id: str) -> bytes | None:
         def select(connection: sqlite3.Connection) -> bytes | None:

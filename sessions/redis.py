@@ -1,6 +1,6 @@
 """Sessions in Redis: shared by many hosts. Redis itself forgets them when their time is over."""
 
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from typing import cast
@@ -9,10 +9,12 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from sessions import Session, SessionConflict, SessionNotFound, SessionStoreUnavailable, Turn, new_session_id
-from sessions.record import decode, encode
+from sessions.record import decode, encode, replaced
 from sessions.retention import Retention, milliseconds
 
 APPEND = files("sessions").joinpath("append.lua").read_text(encoding="utf-8")
+REPLACE = files("sessions").joinpath("replace.lua").read_text(encoding="utf-8")
+TRIES = 10  # to replace a turn while others replace its neighbours
 
 
 class RedisSessions:
@@ -22,23 +24,34 @@ class RedisSessions:
         """`client` is closed with the store; `retention`: from the last append."""
         self._client = client
         self._retention = retention
-        # Loads itself again after the server has lost it.
+        # They load themselves again after the server has lost them.
         self._script = client.register_script(APPEND)
+        self._replace = client.register_script(REPLACE)
 
     async def create(self, tenant: str) -> Session:
         return await self._append(tenant, new_session_id(), (), "new")
 
     async def get(self, tenant: str, session_id: str) -> Session:
-        with asking():
-            records = await cast(
-                Awaitable[list[bytes]], self._client.lrange(_records_key(tenant, session_id), 0, -1)
-            )
-        if not records:
-            raise SessionNotFound(session_id)
-        return decode(tenant, session_id, records)
+        return decode(tenant, session_id, await self._records(tenant, session_id))
 
     async def append(self, tenant: str, session_id: str, turns: tuple[Turn, ...], expected: int) -> Session:
         return await self._append(tenant, session_id, turns, str(expected))
+
+    async def replace(
+        self, tenant: str, session_id: str, place: int, before: Turn, after: Turn | None
+    ) -> Session:
+        for _ in range(TRIES):
+            records = await self._records(tenant, session_id)
+            number, data = replaced(tenant, session_id, records, place, before, after)
+            with asking():
+                outcome, *found = await self._replace(
+                    keys=[_records_key(tenant, session_id)], args=[number, records[number], data]
+                )
+            if outcome < 0:
+                raise SessionNotFound(session_id)
+            if outcome:
+                return decode(tenant, session_id, found[0])
+        raise SessionConflict(f"session {session_id}: lost the race to replace a turn {TRIES} times")
 
     async def list(self, tenant: str) -> tuple[str, ...]:
         with asking():
@@ -60,6 +73,15 @@ class RedisSessions:
 
     async def close(self) -> None:
         await self._client.aclose()
+
+    async def _records(self, tenant: str, session_id: str) -> Sequence[bytes]:
+        with asking():
+            records = await cast(
+                Awaitable[Sequence[bytes]], self._client.lrange(_records_key(tenant, session_id), 0, -1)
+            )
+        if not records:
+            raise SessionNotFound(session_id)
+        return records
 
     async def _append(self, tenant: str, session_id: str, turns: tuple[Turn, ...], expected: str) -> Session:
         keys = [_records_key(tenant, session_id), _index_key(tenant)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sessions import Session, SessionConflict, SessionNotFound, SessionStoreUnavailable, Turn, new_session_id
 from sessions.database import Database
-from sessions.record import decode, encode
+from sessions.record import decode, encode, replaced
 from sessions.retention import Retention
 
 PURGED_AT_ONCE = 100
@@ -74,7 +74,7 @@ class SqliteSessions:
     async def get(self, tenant: str, session_id: str) -> Session:
         def select(connection: sqlite3.Connection) -> Session:
             self._version(connection, tenant, session_id)
-            return _records(connection, tenant, session_id)
+            return decode(tenant, session_id, _records(connection, tenant, session_id))
 
         return await self._database.read(select)
 
@@ -89,9 +89,25 @@ class SqliteSessions:
                 (version + 1, now, now + self._retention(tenant), tenant, session_id),
             )
             _add_record(connection, tenant, Session(id=session_id, version=version + 1), turns)
-            return _records(connection, tenant, session_id)
+            return decode(tenant, session_id, _records(connection, tenant, session_id))
 
         return await self._database.write(add)
+
+    async def replace(
+        self, tenant: str, session_id: str, place: int, before: Turn, after: Turn | None
+    ) -> Session:
+        def put(connection: sqlite3.Connection) -> Session:
+            self._version(connection, tenant, session_id)
+            records = _records(connection, tenant, session_id)
+            version, data = replaced(tenant, session_id, records, place, before, after)
+            connection.execute(
+                "UPDATE record SET data = ? WHERE tenant = ? AND session = ? AND version = ?",
+                (data, tenant, session_id, version),
+            )
+            records[version] = data
+            return decode(tenant, session_id, records)
+
+        return await self._database.write(put)
 
     async def list(self, tenant: str) -> tuple[str, ...]:
         def select(connection: sqlite3.Connection) -> tuple[str, ...]:
@@ -123,11 +139,12 @@ class SqliteSessions:
         return int(row[0])
 
 
-def _records(connection: sqlite3.Connection, tenant: str, session_id: str) -> Session:
+def _records(connection: sqlite3.Connection, tenant: str, session_id: str) -> list[bytes]:
+    """By version."""
     rows = connection.execute(
         "SELECT data FROM record WHERE tenant = ? AND session = ? ORDER BY version", (tenant, session_id)
     )
-    return decode(tenant, session_id, (row[0] for row in rows))
+    return [row[0] for row in rows]
 
 
 def _add_record(

@@ -1,5 +1,6 @@
 """`/v1/conversations`: sessions as OpenAI's clients make and read them."""
 
+from itertools import islice
 from typing import Annotated, Any
 
 import msgspec
@@ -11,14 +12,21 @@ from gateway.api.fields import convert
 from gateway.api.generation import decoded, tenant_of
 from gateway.api.paging import all_of, no_more_than, page
 from gateway.api.responses import Metadata
-from gateway.api.responses_items import Item, check_ids, items_only, result_fields, told_turn, turns_of
+from gateway.api.responses_items import (
+    Item,
+    check_ids,
+    items_only,
+    result_fields,
+    told_turn,
+    turns_of,
+    without,
+)
 from gateway.api.responses_stored import as_json
 from gateway.api.strictjson import decode_object
 from gateway.archive import Archive, Conversation, not_found
-from gateway.errors import ApiError
 from gateway.exchange import exchange_of
 from gateway.turns import check_results
-from sessions import Session
+from sessions import Session, Turn
 
 NONE: frozenset[str] = frozenset()
 
@@ -82,12 +90,24 @@ class Conversations:
         return as_json(await self._found_item(http))
 
     async def delete_item(self, http: HttpRequest) -> Response:
-        """Not done yet, and said so, rather than a turn that is only hidden."""
-        await self._found_item(http)
-        raise ApiError(
-            400, "item_id: single items cannot be deleted, only whole conversations", code="unsupported",
-            param="item_id",
-        )  # fmt: skip
+        """A call takes its outputs along, which would mean nothing without it."""
+        no_more_than(http.query_params, NONE)
+        conversation, session = await self._archive.conversation(_tenant(http), http.path_params["id"])
+        item_id = http.path_params["item_id"]
+        for place, turn in session.placed:
+            rest = without(turn, _name(conversation, place), item_id)
+            if rest != turn and await self._change(conversation, session, place, turn, rest):
+                return as_json(_told(conversation))
+        raise not_found("item", item_id)
+
+    async def _change(
+        self, conversation: Conversation, session: Session, place: int, before: Turn, after: Turn | None
+    ) -> bool:
+        lost = {call.id for call in before.calls} - {call.id for call in (after.calls if after else ())}
+        for number, turn in session.placed:
+            if number > place and turn.answers in lost:
+                await self._archive.replace(conversation, session, number, turn, None)
+        return await self._archive.replace(conversation, session, place, before, after)
 
     async def _items(self, http: HttpRequest) -> list[dict[str, Any]]:
         return _told_items(*await self._archive.conversation(_tenant(http), http.path_params["id"]))
@@ -135,6 +155,9 @@ def _told(conversation: Conversation) -> dict[str, Any]:
 
 def _told_items(conversation: Conversation, session: Session, since: int = 0) -> list[dict[str, Any]]:
     """Turns have no ids of their own, but they stay where they are: their items are named after their places."""
-    name = conversation.id.removeprefix("conv_")
-    turns = enumerate(session.turns[since:], start=since)
-    return [item for number, turn in turns for item in told_turn(turn, f"{name}_{number}")]
+    placed = islice(session.placed, since, None)
+    return [item for place, turn in placed for item in told_turn(turn, _name(conversation, place))]
+
+
+def _name(conversation: Conversation, place: int) -> str:
+    return f"{conversation.id.removeprefix('conv_')}_{place}"

@@ -85,5 +85,6 @@ class Responses(Dialect[ResponsesBody, RememberedResponse]):
                     response=rendering.response,
                     items=[item.told() for item in rendering.body.items],
                     turns=(*rendering.past.turns, *turns),
+                    pieces=tuple(rendering.pieces),
                 )
             )

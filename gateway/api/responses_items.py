@@ -1,6 +1,7 @@
 """Items of the Responses API: messages, calls of functions, and what came of them."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -145,13 +146,28 @@ def told_turn(turn: Turn, name: str) -> list[dict[str, Any]]:
     if turn.answers is not None:
         return [told_output(f"fco_{name}", turn.answers, turn.content, turn.name)]
     calls = [
-        told_call(f"fc_{name}_{number}", ToolCall(call.id, call.name, call.arguments))
-        for number, call in enumerate(turn.calls)
+        told_call(_call_item(call, name), ToolCall(call.id, call.name, call.arguments)) for call in turn.calls
     ]
     if calls and not turn.content:
         return calls
     own = "output_text" if turn.role == "assistant" else "input_text"
     return [told_message(f"msg_{name}", turn.role, [told_part(own, turn.content)]), *calls]
+
+
+def without(turn: Turn, name: str, item_id: str) -> Turn | None:
+    """The turn without that item of it; None where nothing is left, the turn itself where it has no such item."""
+    if all(item["id"] != item_id for item in told_turn(turn, name)):
+        return turn
+    content = "" if item_id == f"msg_{name}" else turn.content
+    calls = tuple(call for call in turn.calls if item_id != _call_item(call, name))
+    if turn.answers is not None or not (content or calls):
+        return None
+    return msgspec.structs.replace(turn, content=content, calls=calls)
+
+
+def _call_item(call: Call, name: str) -> str:
+    """Calls of one turn have ids of their own; what is made of them stays when another call goes."""
+    return f"fc_{name}_{sha256(call.id.encode()).hexdigest()[:8]}"
 
 
 def told_message(

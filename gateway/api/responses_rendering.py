@@ -19,7 +19,8 @@ from gateway.request import Answer
 class ResponseRendering(PartsRendering):
     """A response, whose items are the parts of its answer.
 
-    `response`: the object as it stands, None before the answer has begun.
+    `response`: the object as it stands, None before the answer has begun; `pieces`: of what was streamed, for each
+    piece its output item and its characters.
     """
 
     def __init__(self, body: ResponsesBody) -> None:
@@ -28,6 +29,7 @@ class ResponseRendering(PartsRendering):
         self._body = body
         self._id = secrets.token_hex(16)
         self._told = 0
+        self.pieces: list[tuple[int, int]] = []
 
     @property
     def complete(self) -> bool:
@@ -155,6 +157,8 @@ class ResponseRendering(PartsRendering):
     def _event(self, kind: str, **fields: Any) -> Chunk:
         event = {"type": kind, "sequence_number": self._told, **fields}
         self._told += 1
+        if kind.endswith(".delta"):
+            self.pieces.append((fields["output_index"], len(fields["delta"])))
         return event
 
 

@@ -54,6 +54,21 @@ async def test_a_foreign_id_is_like_an_unknown_one(documents: DocumentStore, doc
     assert await documents.get("acme", document_id) == b"secret"
 
 
+async def test_what_is_touched_begins_its_time_anew_and_stays_what_it_is(open_documents: Open) -> None:
+    store = open_documents(ttl=0.6)
+    await store.put("acme", "resp_1", b"one")
+    for _ in range(3):
+        await asyncio.sleep(0.3)
+        await store.touch("acme", "resp_1")
+        await store.touch("umbrella", "resp_1")
+    assert await store.get("acme", "resp_1") == b"one"
+    assert await store.get("umbrella", "resp_1") is None
+    await asyncio.sleep(0.8)
+    await store.touch("acme", "resp_1")
+    assert await store.get("acme", "resp_1") is None
+    await store.close()
+
+
 async def test_another_gateway_sees_the_same(open_documents: Open) -> None:
     one, other = open_documents(), open_documents()
     await one.put("acme", "resp_1", b"one")

@@ -79,6 +79,56 @@ async def test_an_append_to_any_other_version_conflicts(sessions: SessionStore, 
     assert (await sessions.get("acme", session.id)).turns == HELLO
 
 
+async def test_a_turn_is_erased_and_the_others_keep_their_places(sessions: SessionStore) -> None:
+    session = await sessions.create("acme")
+    await sessions.append("acme", session.id, HELLO, 0)
+    await sessions.append("acme", session.id, BYE, 1)
+    erased = await sessions.replace("acme", session.id, 1, HELLO[1], None)
+    assert erased == Session(session.id, (HELLO[0], *BYE), 2, erased=(1,))
+    assert list(erased.placed) == [(0, HELLO[0]), (2, BYE[0]), (3, BYE[1])]
+    changed = Turn("user", "Good bye")
+    assert (await sessions.replace("acme", session.id, 2, BYE[0], changed)).turns == (
+        HELLO[0],
+        changed,
+        BYE[1],
+    )
+    grown = await sessions.append("acme", session.id, LOOP, 2)
+    assert list(grown.placed)[-2:] == [(4, LOOP[0]), (5, LOOP[1])]
+    assert await sessions.get("acme", session.id) == grown
+
+
+async def test_a_turn_that_is_another_one_by_now_stays(sessions: SessionStore) -> None:
+    session = await sessions.append("acme", (await sessions.create("acme")).id, HELLO, 0)
+    for place, before in ((0, HELLO[1]), (2, HELLO[1]), (7, HELLO[0])):
+        with pytest.raises(SessionConflict):
+            await sessions.replace("acme", session.id, place, before, None)
+    await sessions.replace("acme", session.id, 0, HELLO[0], None)
+    with pytest.raises(SessionConflict):
+        await sessions.replace("acme", session.id, 0, HELLO[0], None)
+    for tenant, session_id in (("umbrella", session.id), ("acme", new_session_id())):
+        with pytest.raises(SessionNotFound):
+            await sessions.replace(tenant, session_id, 0, HELLO[0], None)
+    assert (await sessions.get("acme", session.id)).turns == HELLO[1:]
+
+
+async def test_turns_erased_and_appended_at_once_lose_nothing_else(
+    open_sessions: Callable[[], SessionStore],
+) -> None:
+    one, other = open_sessions(), open_sessions()
+    said = tuple(Turn("user", str(number)) for number in range(6))
+    session = await one.append("acme", (await one.create("acme")).id, said, 0)
+    await asyncio.gather(
+        *(
+            store.replace("acme", session.id, place, said[place], None)
+            for store, place in ((one, 0), (other, 3), (one, 5))
+        ),
+        other.append("acme", session.id, HELLO, 1),
+    )
+    assert (await one.get("acme", session.id)).turns == (said[1], said[2], said[4], *HELLO)
+    await one.close()
+    await other.close()
+
+
 @pytest.mark.parametrize(
     "session_id",
     ["", "new", "sess_", new_session_id(), "'; DROP TABLE session; --", "a\0b", "{umbrella}", "x" * 10_000],

@@ -112,6 +112,21 @@ async def test_both_parts_of_a_conversation_live_as_long(tmp_path: Path) -> None
     await rig.close()
 
 
+async def test_a_conversation_relabelled_while_a_response_runs_keeps_its_new_label(rig: Rig) -> None:
+    found = await rig.archive.conversation("acme", (await rig.archive.create("acme", {"a": "old"}, ())).id)
+    await rig.archive.relabel("acme", found[0].id, {"a": "new"})
+    await rig.archive.extend(*found, HELLO)
+    conversation, session = await rig.archive.conversation("acme", found[0].id)
+    assert (conversation.metadata, session.turns) == ({"a": "new"}, HELLO)
+
+
+async def test_of_two_who_erase_one_turn_the_second_is_told(rig: Rig) -> None:
+    found = await rig.archive.conversation("acme", (await rig.archive.create("acme", {}, HELLO)).id)
+    assert await rig.archive.replace(*found, 0, HELLO[0], None)
+    assert not await rig.archive.replace(*found, 0, HELLO[0], None)
+    assert (await rig.archive.conversation("acme", found[0].id))[1].turns == HELLO[1:]
+
+
 async def test_a_conversation_deleted_meanwhile_stays_deleted(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -84,7 +84,6 @@ def test_what_is_not_done_to_items_is_named(client: OpenAI) -> None:
     assert one.id is not None
     include: Any = ["message.output_text.logprobs"]
     attempts: list[tuple[Callable[[], Any], str]] = [
-        (lambda: items.delete(one.id or "", conversation_id=conversation.id), "item_id"),
         (lambda: items.list(conversation.id, include=include), "include[]"),
         (lambda: items.retrieve(one.id or "", conversation_id=conversation.id, include=include), "include[]"),
         (lambda: items.create(conversation.id, items=[]), "items"),
@@ -101,6 +100,24 @@ def test_what_is_not_done_to_items_is_named(client: OpenAI) -> None:
     for item_id in ("msg_nothing", one.id[:-1] + "7"):
         with pytest.raises(openai.NotFoundError):
             items.retrieve(item_id, conversation_id=conversation.id)
+
+
+def test_a_deleted_item_is_gone_and_the_others_stay_what_they_were(client: OpenAI, front: Any) -> None:
+    said: Any = [{"role": "user", "content": text} for text in ("One", "Two", "Three")]
+    conversation = client.conversations.create(items=said)
+    items = client.conversations.items
+    one, two, three = items.list(conversation.id, order="asc").data
+    told = items.delete(two.id or "", conversation_id=conversation.id)
+    assert told.to_dict() == conversation.to_dict()
+    assert items.list(conversation.id, order="asc").data == [one, three]
+    assert items.retrieve(three.id or "", conversation_id=conversation.id) == three
+    for attempt in (items.retrieve, items.delete):
+        with pytest.raises(openai.NotFoundError):
+            attempt(two.id or "", conversation_id=conversation.id)
+    [added] = items.create(conversation.id, items=[{"role": "user", "content": "Four"}]).data
+    assert added.id not in (one.id, two.id, three.id)
+    client.responses.create(model="auto", input="Five", conversation=conversation.id)
+    assert asked(front) == [("user", text) for text in ("One", "Three", "Four", "Five")]
 
 
 def test_an_empty_conversation(client: OpenAI) -> None:

@@ -337,12 +337,65 @@ def test_a_session_of_chats_means_nothing_here(client: OpenAI) -> None:
     assert error.value.param == "x-session-id"
 
 
-def test_a_stored_response_is_not_streamed(client: OpenAI) -> None:
+@pytest.mark.parametrize("breakage", [None, Unavailable("The engine died.", "server_error")])
+def test_a_stored_response_is_streamed_again_as_it_was(
+    client: OpenAI, front: Any, breakage: Exception | None
+) -> None:
+    front.dispatcher.script.texts = ["Hel", "", "l", "o \N{WAVING HAND SIGN}"]
+    front.dispatcher.script.breakage = breakage
+    live: list[Any] = list(client.responses.create(model="auto", input="Hello?", stream=True))
+    response_id = live[0].response.id
+    for after in (None, 0, 4, len(live) - 2, len(live) - 1, len(live) + 5):
+        given: Any = {} if after is None else {"starting_after": after}
+        again: list[Any] = list(client.responses.retrieve(response_id, stream=True, **given))
+        rest = live[0 if after is None else after + 1 :]
+        assert [event.to_dict() for event in again] == [event.to_dict() for event in rest]
+
+
+def test_a_response_that_was_not_streamed_is_told_in_one_piece(client: OpenAI) -> None:
     made = client.responses.create(model="auto", input="Hello?")
+    events: list[Any] = list(client.responses.retrieve(made.id, stream=True))
+    assert [event.type for event in events] == [*EVENTS[:4], *EVENTS[5:]]
+    assert events[4].delta == "Hello"
+    assert events[-1].response.to_dict() == made.to_dict()
     assert client.responses.retrieve(made.id, stream=False).id == made.id
+
+
+def test_a_response_whose_client_left_is_told_to_its_end(client: OpenAI, front: Any) -> None:
+    front.dispatcher.script.texts = ["Hel", *["lo"] * 200]
+    front.dispatcher.script.pause = 0.05
+    with client.responses.create(model="auto", input="Hello?", stream=True) as stream:
+        seen: list[Any] = [next(iter(stream)) for _ in range(6)]
+    response_id = seen[0].response.id
+    eventually(lambda: client.responses.retrieve(response_id))
+    rest: list[Any] = list(client.responses.retrieve(response_id, stream=True, starting_after=5))
+    assert [event.sequence_number for event in rest] == list(range(6, 6 + len(rest)))
+    assert rest[-1].response.status == "cancelled"
+    told = "".join(e.delta for e in (*seen, *rest) if e.type == "response.output_text.delta")
+    assert told == rest[-1].response.output_text
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ({"stream": "yes"}, "stream"),
+        ({"stream": True, "starting_after": -1}, "starting_after"),
+        ({"stream": True, "starting_after": "\u0663"}, "starting_after"),
+        ({"starting_after": 1}, "starting_after"),
+        ({"include_obfuscation": True}, "include_obfuscation"),
+        ({"include": ["x"]}, "include[]"),
+    ],
+)
+def test_what_cannot_be_asked_of_a_stored_response_is_named(client: OpenAI, query: Any, param: str) -> None:
+    made = client.responses.create(model="auto", input="Hello?")
     with pytest.raises(openai.BadRequestError) as error:
-        client.responses.retrieve(made.id, stream=True)
-    assert error.value.param == "stream"
+        client.responses.retrieve(made.id, extra_query=query)
+    assert error.value.param == param
+
+
+def test_compacting_is_refused_by_name(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="compact: nothing is compacted"):
+        client.responses.compact(model="auto", input="Hello?")
 
 
 @pytest.fixture(scope="module")
@@ -370,6 +423,9 @@ def test_objects_and_events_are_what_openai_specifies(
         "conversation": client.conversations.create().id,
     }
     for event in client.responses.create(**ask, stream=True):
+        validate("ResponseStreamEvent", event.to_dict())
+        kept: Any = getattr(event, "response", None)
+    for event in client.responses.retrieve(kept.id, stream=True):
         validate("ResponseStreamEvent", event.to_dict())
     if finish is not None:
         validate("Response", client.responses.create(**ask).to_dict())

@@ -186,6 +186,48 @@ def test_a_loop_in_a_conversation(client: OpenAI, front: Any) -> None:
         assert found.to_dict() == item.to_dict()
 
 
+def test_items_of_a_loop_are_deleted_and_a_call_takes_its_output_along(client: OpenAI, front: Any) -> None:
+    calling(front, "I look.")
+    made = client.conversations.create().id
+    client.responses.create(model="auto", input=ASK, tools=TOOLS, conversation=made)
+    saying(front)
+    client.responses.create(model="auto", input=RESULTS, tools=TOOLS, conversation=made)
+    items = client.conversations.items
+
+    def listed() -> list[Any]:
+        return list(items.list(made, order="asc"))
+
+    ask, words, paris, rome, sun_a, sun_b, last = listed()
+    items.delete(paris.id, conversation_id=made)
+    assert listed() == [ask, words, rome, sun_b, last]
+    items.delete(words.id, conversation_id=made)
+    items.delete(sun_b.id, conversation_id=made)
+    assert listed() == [ask, rome, last]
+    items.delete(rome.id, conversation_id=made)
+    assert listed() == [ask, last]
+    for gone in (words, paris, rome, sun_a):
+        with pytest.raises(openai.NotFoundError):
+            items.delete(gone.id, conversation_id=made)
+    client.responses.create(model="auto", input="So?", conversation=made)
+    assert asked(front) == (
+        ChatMessage("user", ASK),
+        ChatMessage("assistant", "Sunny."),
+        ChatMessage("user", "So?"),
+    )
+
+
+@pytest.mark.parametrize("texts", [(), ("I ", "look.")])
+@pytest.mark.parametrize("breakage", [None, Unavailable("The engine died.", "server_error")])
+def test_a_stored_loop_is_streamed_again_as_it_was(
+    client: OpenAI, front: Any, texts: tuple[str, ...], breakage: Exception | None
+) -> None:
+    calling(front, *texts)
+    front.dispatcher.script.breakage = breakage
+    live: list[Any] = list(client.responses.create(model="auto", input=ASK, tools=TOOLS, stream=True))
+    again: list[Any] = list(client.responses.retrieve(live[0].response.id, stream=True))
+    assert [event.to_dict() for event in again] == [event.to_dict() for event in live]
+
+
 def test_items_of_a_conversation_that_were_said_elsewhere(client: OpenAI, front: Any) -> None:
     call: Any = {"type": "function_call", "call_id": "call_9", "name": "weather", "arguments": "{}"}
     result: Any = {"type": "function_call_output", "call_id": "call_9", "output": "Rain"}

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from sessions import Call, Session, SessionStoreUnavailable, Turn
-from sessions.record import decode, encode
+from sessions.record import decode, encode, replaced
 
 HELLO = (Turn("user", "Hello", name="ann"), Turn("assistant", "H", tier="7b", partial=True))
 
@@ -37,6 +37,13 @@ def test_a_record_of_another_owner_spoils_the_whole_answer(owner: tuple[str, str
 def test_a_damaged_record_is_an_error_not_a_shorter_history(data: bytes) -> None:
     with pytest.raises(SessionStoreUnavailable, match="damaged"):
         decode("acme", "s", [encode("acme", "s", ()), data])
+
+
+def test_an_erased_turn_leaves_its_place_and_none_of_its_words() -> None:
+    records = [encode("acme", "s", ()), encode("acme", "s", HELLO)]
+    number, data = replaced("acme", "s", records, 0, HELLO[0], None)
+    assert number == 1 and b"Hello" not in data
+    assert decode("acme", "s", [records[0], data]) == Session("s", HELLO[1:], 1, erased=(0,))
 
 
 def test_calls_and_results_come_back() -> None:
