@@ -9,6 +9,7 @@ from backends.backend import BackendError, DeadlineExceeded, Overloaded, Rejecte
 from gateway.prices import written
 
 SERVER_ERROR = "server_error"
+NO_THREADS = "thread_unsupported_request"  # told so, Anthropic's clients go on and send whole conversations
 OVERLOADED = 529  # Anthropic's status for what is 503 elsewhere
 _FIELD = re.compile(r"(?P<field>[a-z_.]{1,40}): ")  # what a message begins with that is about a field
 CLIENT_GONE = 499  # nginx's word for a client that did not wait; it is counted and logged, never sent
@@ -101,7 +102,10 @@ def anthropic_error(error: ApiError) -> dict[str, Any]:
     """Anthropic's error object, of answers and of streams."""
     status = anthropic_status(error)
     kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": error.message}}
+    told: dict[str, Any] = {"type": kind, "message": error.message}
+    if error.code == NO_THREADS:
+        told["details"] = {"error_code": error.code, "unsupported": [error.param]}
+    return {"type": "error", "error": told}
 
 
 _ANTHROPIC_TYPES = {

@@ -1,24 +1,27 @@
 """The dialect of `/v1/messages`, which is Anthropic's. `system` stands beside the messages, and a length is needed."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from backends.prompt import ChatMessage, Prompt
+from backends.prompt import ChatMessage, Prompt, Tool
+from gateway.api import tools
 from gateway.api.dialect import Dialect
 from gateway.api.fields import INT32, ModelName, Off, Stop, Tokens, TopP, convert, without_off
+from gateway.api.messages_blocks import Message, TextBlock, known_only, result_fields, text_of, texts_only
+from gateway.api.messages_blocks import check as check_blocks
 from gateway.api.messages_rendering import MessageRendering
+from gateway.api.messages_tools import FIELDS, AnyChoice, Auto, CacheControl, Tools, custom_only
 from gateway.api.strictjson import decode_object, invalid
 from gateway.api.structured import BareSchema, grammar_of
 from gateway.config import Tenant
+from gateway.errors import NO_THREADS
 from gateway.request import Request
 
 COUNT_OFF: Off = {
-    "tools": ([],),
-    "tool_choice": ({"type": "auto"}, {"type": "none"}),
+    "thread": (),
     "thinking": ({"type": "disabled"},),
     "mcp_servers": ([],),
     "context_management": (),
@@ -26,28 +29,6 @@ COUNT_OFF: Off = {
 }
 OFF: Off = {**COUNT_OFF, "container": (), "inference_geo": (), "diagnostics": ()}
 OUTPUT_OFF: Off = {"effort": ("high",)}
-BLOCK_OFF: Off = {"citations": ([],)}
-
-
-class CacheControl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A hint, which changes nothing: prefixes are cached as they are, for the tenant alone."""
-
-    type: Literal["ephemeral"]
-    ttl: Literal["5m", "1h"] | None = None
-
-
-class TextBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    type: Literal["text"]
-    text: str
-    cache_control: CacheControl | None = None
-
-
-Blocks = Annotated[list[TextBlock], Meta(min_length=1)]
-
-
-class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    role: Literal["user", "assistant", "system"]
-    content: str | Blocks
 
 
 class Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,11 +47,20 @@ class CountBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     system: str | list[TextBlock] | None = None
     cache_control: CacheControl | None = None
     output_config: OutputConfig = OutputConfig()
+    tools: Tools = []
+    tool_choice: AnyChoice = Auto()
+
+    @property
+    def plain_tools(self) -> list[Tool]:
+        return [tool.plain() for tool in self.tools]
 
     def to_prompt(self) -> Prompt:
-        system = [] if not self.system else [ChatMessage(role="system", content=_plain(self.system))]
-        said = [ChatMessage(role=message.role, content=_plain(message.content)) for message in self.messages]
-        return Prompt(messages=(*system, *said))
+        system = [] if not self.system else [ChatMessage(role="system", content=text_of(self.system))]
+        said = [plain for message in self.messages for plain in message.plain()]
+        return tools.offering((*system, *said), self.plain_tools, self.tool_choice.plain())
+
+
+Count = TypeVar("Count", bound=CountBody)
 
 
 class MessagesBody(CountBody, frozen=True, kw_only=True):
@@ -88,6 +78,7 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
         format = self.output_config.format
         return replace(
             request,
+            result_fields=result_fields(self.messages),
             max_tokens=self.max_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
@@ -111,7 +102,7 @@ class Messages(Dialect[MessagesBody, MessageRendering]):
 
 def decode(data: bytes) -> MessagesBody:
     """Raises ApiError 400 naming the field."""
-    body = convert(_texts_only(decode_object(data)), MessagesBody, OFF)
+    body = _checked(convert(_known_only(decode_object(data)), MessagesBody, OFF))
     if body.messages[-1].role == "assistant":
         last = f"messages[{len(body.messages) - 1}].role"
         raise invalid(last, "the last message must be the user's; a beginning of the answer is not supported")
@@ -120,40 +111,24 @@ def decode(data: bytes) -> MessagesBody:
 
 def decode_count(data: bytes) -> CountBody:
     """Raises ApiError 400 naming the field."""
-    return convert(_texts_only(decode_object(data)), CountBody, COUNT_OFF)
+    return _checked(convert(_known_only(decode_object(data)), CountBody, COUNT_OFF))
 
 
-def _texts_only(fields: dict[str, Any]) -> dict[str, Any]:
-    """`fields` with the blocks freed of what is off. Raises ApiError 400 for a block that is no text."""
+def _known_only(fields: dict[str, Any]) -> dict[str, Any]:
+    """`fields` freed of what is off. Raises ApiError 400 for blocks and tools of kinds that are not known."""
     fields = dict(fields)
+    if fields.get("thread") is not None:
+        raise invalid("thread", "conversations are not held here", NO_THREADS)
     if isinstance(config := fields.get("output_config"), dict):
         fields["output_config"] = without_off(config, OUTPUT_OFF, "output_config.")
-    if isinstance(messages := fields.get("messages"), list):
-        fields["messages"] = [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    fields["messages"] = known_only(fields.get("messages"))
+    fields["tools"] = custom_only(fields.get("tools"))
     if "system" in fields:
-        fields["system"] = _blocks(fields["system"], "system")
+        fields["system"] = texts_only(fields["system"], "system")
     return fields
 
 
-def _message(message: Any, path: str) -> Any:
-    if not isinstance(message, dict) or "content" not in message:
-        return message
-    return {**message, "content": _blocks(message["content"], f"{path}.content")}
-
-
-def _blocks(content: Any, path: str) -> Any:
-    if not isinstance(content, list):
-        return content
-    return [
-        _text(block, f"{path}[{i}]") if isinstance(block, dict) else block for i, block in enumerate(content)
-    ]
-
-
-def _text(block: Mapping[str, Any], path: str) -> dict[str, Any]:
-    if isinstance(kind := block.get("type"), str) and kind != "text":
-        raise invalid(f"{path}.type", "only text is supported", "unsupported_parameter")
-    return without_off(block, BLOCK_OFF, f"{path}.")
-
-
-def _plain(content: str | list[TextBlock]) -> str:
-    return content if isinstance(content, str) else "".join(block.text for block in content)
+def _checked(body: Count) -> Count:
+    check_blocks(body.messages)
+    tools.check(body.plain_tools, body.tool_choice.plain(), FIELDS)
+    return body

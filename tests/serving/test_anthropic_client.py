@@ -78,7 +78,7 @@ def test_the_bytes_of_a_stream(front: Any) -> None:
         events = [block.split("\n") for block in answer.read().decode().strip().split("\n\n")]
     for name, data in events:
         assert name == f"event: {json.loads(data.removeprefix('data: '))['type']}"
-    assert events[2] == ["event: ping", 'data: {"type":"ping"}']
+    assert events[1] == ["event: ping", 'data: {"type":"ping"}']
     assert events[-1] == ["event: message_stop", 'data: {"type":"message_stop"}']
 
 
@@ -181,5 +181,5 @@ def ask(url: str, headers: dict[str, str]) -> int:
 
 
 def test_a_refusal_names_the_field(client: Anthropic) -> None:
-    with pytest.raises(anthropic.BadRequestError, match="tools: this is not supported"):
-        client.messages.create(**ASK, tools=[{"name": "f", "input_schema": {"type": "object"}}])
+    with pytest.raises(anthropic.BadRequestError, match="thinking: this is not supported"):
+        client.messages.create(**ASK, thinking={"type": "enabled", "budget_tokens": 1024})

@@ -14,7 +14,7 @@ from gateway.api.dialect import Ending
 from gateway.api.messages import COUNT_OFF, OFF, MessagesBody, decode, decode_count
 from gateway.api.messages_rendering import MessageRendering
 from gateway.config import Tenant
-from gateway.errors import ApiError
+from gateway.errors import ApiError, anthropic_error
 from gateway.request import Request
 
 ASK: dict[str, Any] = {
@@ -93,10 +93,19 @@ def test_what_is_a_hint_or_off_may_be_said(hint: dict[str, Any]) -> None:
     assert sampled(parse(**hint)) == sampled(parse())
 
 
-@pytest.mark.parametrize("name", sorted(OFF))
+@pytest.mark.parametrize("name", sorted(OFF.keys() - {"thread"}))
 def test_what_is_not_supported_is_named(name: str) -> None:
     error = refused(**{name: {"type": "enabled"}})
     assert (error.code, error.param) == ("unsupported_parameter", name)
+
+
+def test_conversations_held_by_the_server_are_refused_as_its_clients_understand() -> None:
+    error = refused(thread={"type": "create"})
+    assert anthropic_error(error)["error"]["details"] == {
+        "error_code": "thread_unsupported_request",
+        "unsupported": ["thread"],
+    }
+    assert "details" not in anthropic_error(refused(seed=5))["error"]
 
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
@@ -116,7 +125,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         ({"messages": said(["x"])}, "messages[0].content[0]"),
         ({"messages": said([{"type": "text"}])}, "messages[0].content[0].text"),
         ({"messages": said([IMAGE])}, "messages[0].content[0].type"),
-        ({"messages": said([{"type": "tool_result", "tool_use_id": "t"}])}, "messages[0].content[0].type"),
+        ({"messages": said([{"type": "thinking", "thinking": ""}], "assistant")}, "messages[0].content[0].type"),
         ({"messages": said([{"type": "text", "text": "x", "citations": [{}]}])}, "messages[0].content[0].citations"),
         ({"messages": [*said("x"), *said("The answer is", "assistant")]}, "messages[1].role"),
         ({"system": [IMAGE]}, "system[0].type"),
@@ -155,6 +164,7 @@ def test_a_count_needs_the_prompt_alone() -> None:
     ("ending", "reason"),
     [
         (Ending(finish="stop", usage=Usage(prompt_tokens=5, completion_tokens=2)), ("end_turn", None)),
+        (Ending(finish="tool_calls", usage=Usage(prompt_tokens=5, completion_tokens=2)), ("tool_use", None)),
         (Ending(finish="length", usage=Usage(prompt_tokens=5, completion_tokens=2)), ("max_tokens", None)),
         (
             Ending(finish="stop", usage=Usage(prompt_tokens=5, completion_tokens=2), stopped_by="END"),
@@ -163,7 +173,7 @@ def test_a_count_needs_the_prompt_alone() -> None:
     ],
 )
 def test_why_it_stopped(ending: Ending, reason: tuple[str, str | None]) -> None:
-    stop, told = MessageRendering().closing(ending)
+    *_, stop, told = MessageRendering().closing(ending)
     assert stop == {"type": "content_block_stop", "index": 0}
     assert (told["delta"]["stop_reason"], told["delta"]["stop_sequence"]) == reason
 
