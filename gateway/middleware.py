@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 ANTHROPIC = frozenset(
     {"/v1/messages", "/v1/messages/count_tokens"}
 )  # whose clients read other errors and headers
+CHARSET = re.compile(r"\bcharset\s*=\s*\"?([^\";\s]*)")
 REQUEST_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 
 FindTenant = Callable[[str | None], Tenant]
@@ -203,7 +204,10 @@ class Bodies:
 
     def _check_framing(self, headers: Headers) -> None:
         length = headers.get("content-length")
-        if length is not None and "transfer-encoding" in headers:
+        coding = headers.get("transfer-encoding")
+        if coding is not None and coding.strip().lower() != "chunked":
+            raise _broken(400, "transfer-encoding: must be chunked", "invalid_framing")
+        if length is not None and coding is not None:
             # Two servers may disagree where such a request ends (RFC 9112, 6.3), so nothing after it is read.
             raise _broken(400, "content-length: not allowed beside transfer-encoding", "invalid_framing")
         if length is not None and int(length) > self._max_bytes:
@@ -237,9 +241,19 @@ class Bodies:
 
 
 def _check_media_type(headers: Headers) -> None:
-    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json":
-        raise ApiError(415, "content-type: must be application/json", code="unsupported_media_type")
+    """JSON is UTF-8 (RFC 8259, 8.1), and nothing is unpacked, since a small body may hold a large one."""
+    media_type, _, parameters = headers.get("content-type", "").lower().partition(";")
+    if media_type.strip() != "application/json":
+        raise _unsupported("content-type: must be application/json")
+    if (charset := CHARSET.search(parameters)) is not None and charset[1] not in ("utf-8", "utf8"):
+        raise _unsupported("content-type: the charset must be utf-8")
+    if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise _unsupported("content-encoding: bodies must not be compressed")
+
+
+def _unsupported(message: str) -> ApiError:
+    """With the one coding that is taken (RFC 9110, 15.5.16)."""
+    return ApiError(415, message, code="unsupported_media_type", headers={"accept-encoding": "identity"})
 
 
 def _broken(status: int, message: str, code: str) -> ApiError:

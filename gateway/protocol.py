@@ -41,6 +41,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._leaving = _Timer(self.loop, self._nobody_reads)
         self._unfinished = 0  # bytes of a head whose end has not come
         self._begun = False  # whether such a head has begun
+        self._trailers = 0  # bytes of headers that came behind the body
         self._refusal = NO_HTTP  # what a client is told that the parser does not understand
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
@@ -83,6 +84,16 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._begun = True
+        self._trailers = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """What comes behind the body is not taken for a header: those who checked the head have not seen it."""
+        if self._begun:
+            return super().on_header(name, value)
+        self._trailers += len(name) + len(value) + 4
+        if self._trailers > MAX_HEAD:
+            self._refusal = TOO_LARGE
+            raise ValueError("too large")
 
     def on_headers_complete(self) -> None:
         self._begun = False

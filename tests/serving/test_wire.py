@@ -135,6 +135,42 @@ def test_a_request_in_the_body_of_another_is_not_answered(front: Any) -> None:
         assert closed(raw)
 
 
+def test_a_coding_besides_chunked_is_not_taken_for_what_it_holds(front: Any) -> None:
+    with front.connect() as raw:
+        chunk = b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
+        raw.sendall(HEAD + b"transfer-encoding: gzip, chunked\r\n\r\n" + chunk)
+        status, headers, body = read(raw)
+        assert (status, error(body)["code"], headers["connection"]) == (400, "invalid_framing", "close")
+        assert closed(raw)
+
+
+def test_what_comes_behind_a_body_is_no_header(serve: Callable[..., Any]) -> None:
+    """Proxies check and strip the head alone."""
+    chunk = b"%x\r\n%s\r\n0\r\n" % (len(BODY), BODY)
+    trailers = b"authorization: Bearer hr_admin\r\nx-request-id: trailer\r\nhost: other\r\n\r\n"
+    with serve(anonymous=None) as front, front.connect() as raw:
+        raw.sendall(HEAD + b"transfer-encoding: chunked\r\n\r\n" + chunk + trailers)
+        status, headers, _ = read(raw)
+    assert status == 401 and headers["x-request-id"] != "trailer"
+    with serve() as front, front.connect() as raw:
+        raw.sendall(HEAD + b"transfer-encoding: chunked\r\n\r\n" + chunk + trailers)
+        assert read(raw)[0] == 200
+        assert front.dispatcher.requests[0].tenant.name == "anonymous"
+        raw.sendall(HEAD + b"content-length: %d\r\n\r\n" % len(BODY) + BODY)
+        assert read(raw)[0] == 200
+
+
+def test_what_comes_behind_a_body_without_end(front: Any) -> None:
+    with front.connect() as raw:
+        raw.sendall(HEAD + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n")
+        try:
+            for _ in range(20_000):
+                raw.sendall(b"a: b\r\n" * 100)
+        except OSError:
+            return
+        assert read(raw)[0] == 431
+
+
 @pytest.mark.parametrize(
     "head",
     [
@@ -277,6 +313,28 @@ def test_other_media_types(front: Any, media_type: str | None) -> None:
     headers = {} if media_type is None else {"content-type": media_type}
     answer = httpx.post(f"{front.url}/v1/chat/completions", content=BODY, headers=headers)
     assert (answer.status_code, error(answer.content)["code"]) == (415, "unsupported_media_type")
+
+
+@pytest.mark.parametrize(
+    ("headers", "named"),
+    [
+        ({"content-encoding": "gzip"}, "content-encoding"),
+        ({"content-encoding": "identity, br"}, "content-encoding"),
+        ({"content-type": "application/json; charset=utf-16"}, "content-type"),
+        ({"content-type": 'application/json; x=y; Charset="ISO-8859-1"'}, "content-type"),
+        ({"content-encoding": "Identity"}, None),
+        ({"content-type": 'Application/JSON; Charset="UTF-8"'}, None),
+        ({"content-type": "application/json;profile=x"}, None),
+    ],
+)
+def test_how_a_body_is_written(front: Any, headers: dict[str, str], named: str | None) -> None:
+    sent = {"content-type": "application/json"} | headers
+    answer = httpx.post(f"{front.url}/v1/chat/completions", content=BODY, headers=sent)
+    if named is None:
+        assert answer.status_code == 200
+    else:
+        assert answer.status_code == 415 and answer.headers["accept-encoding"] == "identity"
+        assert error(answer.content)["message"].startswith(f"{named}: ")
 
 
 @pytest.mark.parametrize(
