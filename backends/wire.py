@@ -16,6 +16,9 @@ MAX_ANSWERS = 8  # to one prompt
 MAX_TOP = 20  # alternatives told with each token
 MAX_BIASED = 1024  # tokens with a bias
 MAX_GRAMMAR = 131_072  # characters of a grammar's source
+# Between the parts of JSON that is held to a schema: one space, or the end of a line and its indentation. It is enough
+# for what people write, and a model that has lost its way cannot fill the answer with blanks.
+WHITESPACE = r" |\n[ \t]{0,40}"
 
 FinishReason = Literal["stop", "length", "abort", "deadline", "error"]
 Traffic = Literal["interactive", "batch"]

@@ -53,7 +53,8 @@ def _penalise(logits: torch.Tensor, seen: Seen, sampling: Sampling) -> None:
         ids = _ids(seen.prompt | seen.output.keys(), logits)
         known = logits[ids]
         penalty = sampling.repetition_penalty
-        logits[ids] = torch.where(known > 0, known / penalty, known * penalty)
+        penalised = torch.where(known > 0, known / penalty, known * penalty)
+        logits[ids] = penalised.clamp(max=torch.finfo(torch.float32).max)  # an infinite one has no odds
     if seen.output and (sampling.presence_penalty or sampling.frequency_penalty):
         counts = logits.new_tensor(list(seen.output.values()))
         logits[_ids(seen.output, logits)] -= sampling.presence_penalty + sampling.frequency_penalty * counts

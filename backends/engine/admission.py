@@ -89,7 +89,7 @@ def _penalty_faults(sampling: Sampling) -> Iterator[str]:
 
 
 def _bias_faults(sampling: Sampling, limits: Limits) -> Iterator[str]:
-    if len(sampling.logit_bias) > MAX_BIASED:
+    if len(sampling.logit_bias) > MAX_BIASED + 1:  # where calls are banned, the mark of one is added to them
         yield f"sampling.logit_bias: {len(sampling.logit_bias)} tokens are more than {MAX_BIASED}"
     for id, bias in sampling.logit_bias.items():
         if not 0 <= id < limits.vocab_size:

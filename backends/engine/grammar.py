@@ -17,13 +17,10 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from backends.engine.batch import Words
-from backends.wire import Grammar, Vocabulary
+from backends.wire import WHITESPACE, Grammar, Vocabulary
 
 CONTROL = b"\xff"  # what llguidance marks tokens with that are no text; no text in UTF-8 has it
 OPTIONS = '%llguidance {"no_forcing": true}'
-# One space, or the end of a line and its indentation: enough for what people write, and a model that has lost its
-# way cannot fill the answer with blanks.
-WHITESPACE = r" |\n[ \t]{0,40}"
 # A million units of "initial fuel" are 20 ms, 100,000 of "step fuel" 7 ms; a state takes up to 2 KB.
 LIMITS = LLParserLimits(
     initial_lexer_fuel=2_000_000,

@@ -40,6 +40,7 @@ def truncate(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tenso
     """Scores [rows, vocabulary] whose softmax is the law to draw from: 0 for the likeliest token, -inf for those
     that top-k, top-p or min-p leave out. Tokens equal to the last one kept are kept too, so that ids break no ties."""
     temperatures = logits.new_tensor([sampling.temperature for sampling in samplings])
+    temperatures.clamp_(min=torch.finfo(torch.float32).tiny)  # 0 / 0 is no score
     scores = (logits - logits.amax(-1, keepdim=True)) / temperatures[:, None]
     for row, sampling in enumerate(samplings):
         if 0 < sampling.top_k < scores.shape[1]:

@@ -12,7 +12,7 @@ import msgspec
 
 from backends.prompt import Prompt, Tool
 from backends.tools.formats import ToolFormat
-from backends.wire import Grammar, Sampling
+from backends.wire import WHITESPACE, Grammar, Sampling
 
 BAN = -100.0  # the bias that OpenAI documents as a ban
 SPACING = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
@@ -94,9 +94,17 @@ def _calls_or(asked: Grammar, tools: Sequence[Tool], form: ToolFormat, *, many: 
         )
     return _lark(
         "start: calls | text",
-        f"text: %json {asked.source}",
+        f"text: %json {_without_endless_blanks(asked.source)}",
         *_calls(tools, form, many=many, begin=form.begin),
     )
+
+
+def _without_endless_blanks(schema: str) -> str:
+    """As where there are no tools: with our white space, unless the schema has its own. Raises Unconstrainable."""
+    try:
+        return json.dumps({"x-guidance": {"whitespace_pattern": WHITESPACE}, **json.loads(schema)})
+    except RecursionError:
+        raise Unconstrainable("tools: cannot stand beside a schema that is nested so deeply") from None
 
 
 def _calls(tools: Sequence[Tool], form: ToolFormat, *, many: bool, begin: str) -> list[str]:

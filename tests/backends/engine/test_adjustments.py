@@ -54,6 +54,13 @@ def test_each_alone_and_all_together(options: dict[str, Any]) -> None:
     torch.testing.assert_close(adjusted[0], torch.tensor(by_hand(LOGITS[0].tolist(), options)))
 
 
+@pytest.mark.parametrize("penalty", [1e-38, 1e-45, 1e-310])
+def test_a_penalty_near_zero_leaves_odds_to_draw_by(penalty: float) -> None:
+    adjusted = adjust(LOGITS, [row(Seen(PROMPT, OUTPUT), repetition_penalty=penalty)])[0]
+    assert adjusted.isfinite().all()
+    assert set(adjusted.topk(3).indices.tolist()) == {0, 2, 3}  # what was said, and was not unlikely
+
+
 def test_penalties_before_anything_is_said() -> None:
     adjusted = adjust(LOGITS, [row(Seen(frozenset()), presence_penalty=1.0, repetition_penalty=2.0)])
     assert torch.equal(adjusted, LOGITS)

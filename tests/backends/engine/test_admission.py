@@ -73,7 +73,7 @@ def test_what_can_run_is_not_refused(good: Submit) -> None:
         (submit(logit_bias={100: 1.0}), "sampling.logit_bias"),
         (submit(logit_bias={-1: 1.0}), "sampling.logit_bias"),
         (submit(logit_bias={5: NAN}), "sampling.logit_bias"),
-        (submit(logit_bias=dict.fromkeys(range(MAX_BIASED + 1), 1.0)), "sampling.logit_bias"),
+        (submit(logit_bias=dict.fromkeys(range(MAX_BIASED + 2), 1.0)), "sampling.logit_bias"),
         (submit(min_tokens=-1), "sampling.min_tokens"),
         (submit(min_tokens=5), "sampling.min_tokens"),
         (submit(min_tokens=1, stop_token_ids=tuple(range(1, 100))), "sampling.min_tokens"),

@@ -8,7 +8,7 @@ import torch
 
 from backends.engine.adjustments import adjust
 from backends.engine.batch import Row, Seen
-from backends.engine.sampler import sample
+from backends.engine.sampler import sample, truncate
 from backends.kernels.layout import KVCache
 from backends.kernels.reference import Kernels
 from backends.kernels.select import kernels_for
@@ -80,6 +80,15 @@ SEEN.output.update({1: 3, 2: 1})
 )
 def test_the_law(kernels: Kernels, options: dict[str, Any], expected: list[float]) -> None:
     assert chi_square(drawn(kernels, **options), expected) < 1
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-40, 1e-50, 1e-310])
+def test_a_temperature_near_zero_takes_the_likeliest(kernels: Kernels, temperature: float) -> None:
+    """float32 knows the last two of these as 0; the likeliest token is not the first here."""
+    logits = torch.tensor([LOGITS[::-1]])
+    sampling = Sampling(max_tokens=1, temperature=temperature, top_p=0.9, min_p=0.1)
+    assert not truncate(logits, [sampling]).isnan().any()
+    assert sample(logits, [sampling], [0], kernels).tolist() == [len(LOGITS) - 1]
 
 
 def test_the_test_itself_finds_what_is_wrong(kernels: Kernels) -> None:

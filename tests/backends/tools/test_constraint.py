@@ -6,12 +6,13 @@ from typing import Any
 import llguidance
 import pytest
 
+from backends.engine.admission import Limits, refusal
 from backends.engine.grammar import Constraint, GrammarCompiler
 from backends.prompt import ChatMessage, Prompt, Tool, ToolChoice
 from backends.tokenizer import Tokenizer
 from backends.tools.constraint import BAN, Unconstrainable, calls_grammar, constrained, strict_grammar
 from backends.tools.formats import FORMATS
-from backends.wire import Grammar, Sampling, Vocabulary
+from backends.wire import MAX_BIASED, Grammar, Sampling, Submit, Vocabulary
 
 HERMES, LLAMA = FORMATS
 SCHEMA: dict[str, Any] = {
@@ -94,9 +95,21 @@ def test_the_text_may_have_a_schema_of_its_own() -> None:
     grammar = for_tools(WEATHER, mode="auto", grammar=asked).grammar
     assert obeys('{"a": 1}', grammar) and obeys(PARIS, grammar)
     assert not obeys("Text", grammar) and not obeys('{"a": "x"}', grammar)
+    assert obeys('{\n  "a": 1\n}', grammar) and not obeys('{"a":   1}', grammar)
     assert not obeys('{"a": 1}', for_tools(WEATHER, mode="required", grammar=asked).grammar)
     with pytest.raises(Unconstrainable, match="^tools: "):
         for_tools(WEATHER, mode="auto", grammar=Grammar("regex", "a+"))
+    deep = Grammar("json_schema", '{"items":' * 5000 + "{}" + "}" * 5000)
+    with pytest.raises(Unconstrainable, match="^tools: "):
+        for_tools(WEATHER, mode="auto", grammar=deep)
+
+
+def test_the_ban_of_calls_fits_beside_as_many_biases_as_a_client_may_give() -> None:
+    prompt = Prompt(messages=(), tools=(WEATHER,), tool_choice=ToolChoice("none"))
+    given = Sampling(max_tokens=9, logit_bias=dict.fromkeys(range(1000, 1000 + MAX_BIASED), 1.0))
+    sampling = constrained(given, prompt, HERMES, IDS.get)
+    assert sampling.logit_bias == {**given.logit_bias, 7: BAN}
+    assert refusal(Submit(id="g", prompt=[1], sampling=sampling), Limits(4000, 4000)) is None
 
 
 def test_marks_that_are_no_tokens_cannot_be_forbidden() -> None:
