@@ -57,7 +57,7 @@ def build_front(
     responses = Generation(Responses(archive), dispatcher, config.server, drain)
     messages = Generation(Messages(), dispatcher, config.server, drain)
     counts = TokenCount(dispatcher, config.server, Responses(archive))
-    routing = Routing(dispatcher, config.server)
+    routing = Routing(dispatcher, config.server, (Chat(), Completions(), Responses(archive), Messages()))
     tries: dict[str, ASGIApp] = {"chat/completions": chat, "route": routing}
     dashboard = Dashboard(overview, drain, config.anonymous, tries)
     app = Starlette(
@@ -99,7 +99,7 @@ def build_admin(
     health = Health(dispatcher, drain, metrics, None)
     tries: dict[str, ASGIApp] = {
         "chat/completions": Generation(Chat(), dispatcher, config.server, drain),
-        "route": Routing(dispatcher, config.server),
+        "route": Routing(dispatcher, config.server, (Chat(), Completions(), Messages())),
     }
     dashboard = Dashboard(overview, drain, None, tries)
     app = Starlette(

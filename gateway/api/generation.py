@@ -74,25 +74,14 @@ class Generation(Generic[B, R]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         http = HttpRequest(scope, receive)
         exchange = exchange_of(scope)
-        body = await decoded(self._dialect.decode, await http.body())
-        session = self._session(http.headers)
-        prompt, rendering = await self._dialect.open(body, tenant_of(exchange))
-        request = request_of(
-            exchange, self._dialect.endpoint, body, prompt, session, http.headers, self._server
-        )
-        exchange.requests = tuple(self._dialect.requests(body, request))
+        body, requests, rendering = await asked(self._dialect, http, self._server)
+        exchange.requests = tuple(requests)
         call = _Call(exchange, exchange.requests, rendering)
         if body.stream:
             await self._streamed(call, receive, send)
         else:
             whole = await watched(self._whole(call), disconnected(receive), self._drain.cut())
             await whole(scope, receive, send)
-
-    def _session(self, headers: Headers) -> str | None:
-        session = headers.get("x-session-id") or None
-        if session is not None and not self._dialect.sessions:
-            raise invalid("x-session-id", "this endpoint has conversations instead", "unsupported_parameter")
-        return session
 
     async def _whole(self, call: _Call[R]) -> Response:
         answer = await self._answer(call)
@@ -150,6 +139,18 @@ class Generation(Generic[B, R]):
         answer = call.exchange.answer = as_one(answers, call.request.n)
         call.exchange.first_text = call.exchange.seconds
         return answer
+
+
+async def asked(dialect: Dialect[B, R], http: HttpRequest, server: Server) -> tuple[B, Sequence[Request], R]:
+    """What a call asks: its body, the requests to be run, and how their answer will be told. Raises ApiError."""
+    exchange = exchange_of(http.scope)
+    body = await decoded(dialect.decode, await http.body())
+    session = http.headers.get("x-session-id") or None
+    if session is not None and not dialect.sessions:
+        raise invalid("x-session-id", "this endpoint has conversations instead", "unsupported_parameter")
+    prompt, rendering = await dialect.open(body, tenant_of(exchange))
+    request = request_of(exchange, dialect.endpoint, body, prompt, session, http.headers, server)
+    return body, dialect.requests(body, request), rendering
 
 
 async def decoded(decode: Callable[[bytes], T], data: bytes) -> T:

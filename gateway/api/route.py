@@ -1,55 +1,54 @@
 """`/v1/route`: where a request would go, and why, without running it."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from starlette.datastructures import Headers
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.api import chat, completions
-from gateway.api.chat import ChatBody
-from gateway.api.completions import CompletionBody
-from gateway.api.generation import Dispatches, decoded, request_of
+from gateway.api.dialect import Dialect
+from gateway.api.generation import Dispatches, asked, decoded
 from gateway.api.strictjson import decode_object, invalid
 from gateway.config import Server
-from gateway.exchange import exchange_of
-from gateway.request import Decision
+from gateway.request import Decision, Endpoint
+
+AnyDialect = Dialect[Any, Any]
 
 
 class Routing:
-    """Takes the body of a chat or, with `prompt`, of a completion, and what either honours of headers.
+    """Takes the body of any of these dialects, and what that one honours of headers. An ASGI application."""
 
-    An ASGI application.
-    """
-
-    def __init__(self, dispatcher: Dispatches, server: Server) -> None:
+    def __init__(self, dispatcher: Dispatches, server: Server, dialects: Sequence[AnyDialect]) -> None:
+        """`dialects`: the first one is meant where nothing tells of another."""
         self._dispatcher = dispatcher
         self._server = server
+        self._default = dialects[0]
+        self._dialects = {dialect.endpoint: dialect for dialect in dialects}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = await self._decide(HttpRequest(scope, receive))
         await answer(scope, receive, send)
 
     async def _decide(self, http: HttpRequest) -> Response:
-        body = await decoded(_decode, await http.body())
-        if isinstance(body, CompletionBody) and len(body.prompts) > 1:
+        fields = await decoded(decode_object, await http.body())
+        meant = _meant(fields, http.headers)
+        _, requests, _ = await asked(self._dialects.get(meant, self._default), http, self._server)
+        if len(requests) > 1:
             raise invalid("prompt", "one is decided on at a time")
-        request = request_of(
-            exchange_of(http.scope),
-            "chat" if isinstance(body, ChatBody) else "completions",
-            body,
-            body.to_prompt(),
-            http.headers.get("x-session-id") or None,
-            http.headers,
-            self._server,
-        )
-        decision = await self._dispatcher.decide(request)
+        decision = await self._dispatcher.decide(requests[0])
         return Response(msgspec.json.encode(told(decision)), media_type="application/json")
 
 
-def _decode(data: bytes) -> ChatBody | CompletionBody:
-    return completions.decode(data) if "prompt" in decode_object(data) else chat.decode(data)
+def _meant(fields: Mapping[str, Any], headers: Headers) -> Endpoint:
+    """Bodies of chats and messages look alike, but Anthropic's clients name the version of their API."""
+    if "anthropic-version" in headers:
+        return "messages"
+    if "input" in fields:
+        return "responses"
+    return "completions" if "prompt" in fields else "chat"
 
 
 def told(decision: Decision) -> dict[str, Any]:

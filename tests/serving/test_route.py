@@ -5,6 +5,10 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+import pytest
+from openai import OpenAI
+
+from backends.prompt import ChatMessage, Prompt, Tool
 from classifier import Assessment
 
 
@@ -58,3 +62,46 @@ def test_a_wrong_field_is_named(front: Any) -> None:
     status, error = post(front, {"x-headrace-timeout-ms": "soon"}, prompt="x")
     assert (status, error["param"]) == (400, "x-headrace-timeout-ms")
     assert front.dispatcher.requests == []
+
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+MESSAGES = [{"role": "user", "content": "Hi"}]
+TOLD = {"name": "weather", "parameters": SCHEMA}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "headers", "fields"),
+    [
+        ("chat", {}, {"messages": MESSAGES, "tools": [{"type": "function", "function": TOLD}]}),
+        ("responses", {}, {"input": "Hi", "tools": [{"type": "function", **TOLD}]}),
+        (
+            "messages",
+            {"anthropic-version": "2023-06-01"},
+            {"messages": MESSAGES, "max_tokens": 9, "tools": [{"name": "weather", "input_schema": SCHEMA}]},
+        ),
+    ],
+)
+def test_tools_in_every_dialect(
+    front: Any, endpoint: str, headers: dict[str, str], fields: dict[str, Any]
+) -> None:
+    status, _ = post(front, headers, **fields)
+    (request,) = front.dispatcher.requests
+    assert (status, request.endpoint) == (200, endpoint)
+    assert request.prompt == Prompt(
+        messages=(ChatMessage("user", "Hi"),), tools=(Tool("weather", parameters=SCHEMA),)
+    )
+
+
+def test_what_a_response_would_go_on_from_is_decided_on_too(front: Any) -> None:
+    with OpenAI(base_url=f"{front.url}/v1", api_key="any", max_retries=0) as client:
+        made = client.responses.create(model="auto", input="One?")
+    assert post(front, input="Two?", previous_response_id=made.id)[0] == 200
+    said = [message.content for message in front.dispatcher.requests[-1].prompt.messages]
+    assert said == ["One?", "Hello", "Two?"]
+    status, error = post(front, input="Two?", previous_response_id="resp_0")
+    assert (status, error["param"]) == (404, "previous_response_id")
+
+
+def test_one_prompt_is_decided_on_at_a_time(front: Any) -> None:
+    status, error = post(front, prompt=["One", "Two"])
+    assert (status, error["param"]) == (400, "prompt")
