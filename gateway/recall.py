@@ -3,6 +3,8 @@
 import logging
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from backends.prompt import Prompt
 from gateway.errors import ApiError
 from gateway.metrics import Metrics
@@ -104,9 +106,11 @@ async def extend(store: SessionStore, tenant: str, session: Session, turns: tupl
     """
     for _ in range(APPEND_TRIES):
         try:
-            return await store.append(tenant, session.id, turns, session.version)
+            await store.append(tenant, session.id, turns, session.version)
         except SessionConflict:
             session = await store.get(tenant, session.id)
+        else:
+            return structs.replace(session, turns=session.turns + turns, version=session.version + 1)
     raise SessionConflict(f"lost the race to append {APPEND_TRIES} times")
 
 

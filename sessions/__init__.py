@@ -70,8 +70,11 @@ class SessionStore(Protocol):
         """Raises SessionNotFound, SessionStoreUnavailable."""
         ...
 
-    async def append(self, tenant: str, session_id: str, turns: tuple[Turn, ...], expected: int) -> Session:
-        """Raises SessionNotFound, SessionConflict, SessionStoreUnavailable."""
+    async def append(self, tenant: str, session_id: str, turns: tuple[Turn, ...], expected: int) -> None:
+        """The history is not read for it, so a turn of a long conversation costs no more than its first.
+
+        Raises SessionNotFound, SessionConflict, SessionStoreUnavailable.
+        """
         ...
 
     async def replace(

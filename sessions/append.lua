@@ -2,13 +2,13 @@
 --
 -- KEYS: 1 the session's records, a list   2 the tenant's sessions, a sorted set: id -> milliseconds of its last use
 -- ARGV: 1 version expected, "new" to make the session   2 record   3 id   4 milliseconds to live
--- Returns {1, records}, {0} where the version is another one, {-1} where there is no session.
+-- Returns 1, 0 where the version is another one, -1 where there is no session.
 
 local life = tonumber(ARGV[4])
 local version = redis.call('LLEN', KEYS[1]) - 1
 if ARGV[1] ~= 'new' then
-  if version == -1 then return { -1 } end
-  if version ~= tonumber(ARGV[1]) then return { 0 } end
+  if version == -1 then return -1 end
+  if version ~= tonumber(ARGV[1]) then return 0 end
 end
 
 local time = redis.call('TIME')
@@ -18,4 +18,4 @@ redis.call('PEXPIRE', KEYS[1], life)
 redis.call('ZADD', KEYS[2], string.format('%.3f', now), ARGV[3])
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.3f', now - life))
 redis.call('PEXPIRE', KEYS[2], life)
-return { 1, redis.call('LRANGE', KEYS[1], 0, -1) }
+return 1

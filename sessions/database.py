@@ -1,8 +1,8 @@
 """A SQLite file: exact across the processes of one host, and no package to install.
 
 It is used on a thread of its own. A small transaction costs a fraction of handing it to that thread, so those of a
-`prompt` database run where they are asked for, unless somebody else is just writing. They never wait for the disk: what
-syncs, moving the log into the file, is left to the thread.
+`prompt` database run where they are asked for, unless somebody else is just writing, or they are said to be `long`.
+They never wait for the disk: what syncs, moving the log into the file, is left to the thread.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class Database:
         upgrades: Mapping[int, str] | None = None,
         prompt: bool = False,
     ) -> None:
-        """`schema`: statements that make the tables of this `version`. `prompt`: all transactions are small.
+        """`schema`: statements that make the tables of this `version`. `prompt`: most transactions are small.
 
         `upgrades`: by an older version, statements that make the next one of it; other versions are refused.
         `unavailable`: what is raised where SQLite or the file system fails.
@@ -55,16 +55,16 @@ class Database:
             self._here = _File(path, schema, version, synchronous, upgrades or {}, 0.0)
         self._logged = 0  # transactions since the log was moved into the file
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, work: Work[T], *, long: bool = False) -> T:
         """`work` in a transaction that only reads. Raises `unavailable`, and what `work` raises."""
-        return await self._run(work, "BEGIN")
+        return await self._run(work, "BEGIN", long)
 
-    async def write(self, work: Work[T]) -> T:
+    async def write(self, work: Work[T], *, long: bool = False) -> T:
         """`work` in a transaction that no other writer interleaves with; rolled back when it raises. Raises as `read`.
 
         A caller who is cancelled does not stop it.
         """
-        return await self._run(work, "BEGIN IMMEDIATE")
+        return await self._run(work, "BEGIN IMMEDIATE", long)
 
     async def close(self) -> None:
         """Idempotent; the database cannot be used again."""
@@ -74,10 +74,10 @@ class Database:
         await asyncio.to_thread(self._thread.shutdown)
         self._file.close()
 
-    async def _run(self, work: Work[T], begin: str) -> T:
+    async def _run(self, work: Work[T], begin: str, long: bool) -> T:
         loop = asyncio.get_running_loop()
         try:
-            if self._here is not None and self._file.is_open:
+            if self._here is not None and self._file.is_open and not long:
                 with suppress(_Busy):
                     return self._run_here(self._here, work, begin)
             return await loop.run_in_executor(self._thread, self._file.transact, work, begin)

@@ -29,13 +29,15 @@ class RedisSessions:
         self._replace = client.register_script(REPLACE)
 
     async def create(self, tenant: str) -> Session:
-        return await self._append(tenant, new_session_id(), (), "new")
+        session = Session(id=new_session_id())
+        await self._append(tenant, session.id, (), "new")
+        return session
 
     async def get(self, tenant: str, session_id: str) -> Session:
         return decode(tenant, session_id, await self._records(tenant, session_id))
 
-    async def append(self, tenant: str, session_id: str, turns: tuple[Turn, ...], expected: int) -> Session:
-        return await self._append(tenant, session_id, turns, str(expected))
+    async def append(self, tenant: str, session_id: str, turns: tuple[Turn, ...], expected: int) -> None:
+        await self._append(tenant, session_id, turns, str(expected))
 
     async def replace(
         self, tenant: str, session_id: str, place: int, before: Turn, after: Turn | None
@@ -83,7 +85,7 @@ class RedisSessions:
             raise SessionNotFound(session_id)
         return records
 
-    async def _append(self, tenant: str, session_id: str, turns: tuple[Turn, ...], expected: str) -> Session:
+    async def _append(self, tenant: str, session_id: str, turns: tuple[Turn, ...], expected: str) -> None:
         keys = [_records_key(tenant, session_id), _index_key(tenant)]
         arguments: list[str | bytes | int] = [
             expected,
@@ -92,12 +94,11 @@ class RedisSessions:
             milliseconds(self._retention, tenant),
         ]
         with asking():
-            outcome, *records = await self._script(keys=keys, args=arguments)
+            outcome = await self._script(keys=keys, args=arguments)
         if outcome < 0:
             raise SessionNotFound(session_id)
         if outcome == 0:
             raise SessionConflict(f"session {session_id} does not have version {expected}")
-        return decode(tenant, session_id, records[0])
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from sessions.record import decode, encode, replaced
 from sessions.retention import Retention
 
 PURGED_AT_ONCE = 100
+LONG = 64 * 1024  # bytes of turns that are read, written and decoded on a thread
 
 SCHEMA = """
 CREATE TABLE session (
@@ -51,6 +52,7 @@ class SqliteSessions:
             version=2,
             synchronous="NORMAL",
             unavailable=SessionStoreUnavailable,
+            prompt=True,
             upgrades={1: TO_VERSION_2},
         )
         self._retention = retention
@@ -59,16 +61,18 @@ class SqliteSessions:
     async def create(self, tenant: str) -> Session:
         session = Session(id=new_session_id())
 
-        def insert(connection: sqlite3.Connection) -> None:
+        def insert(connection: sqlite3.Connection) -> bool:
             now = self._clock()
-            _purge(connection, now)
             connection.execute(
                 "INSERT INTO session VALUES (?, ?, 0, ?, ?)",
                 (tenant, session.id, now, now + self._retention(tenant)),
             )
-            _add_record(connection, tenant, session, ())
+            _add_record(connection, tenant, session.id, 0, nothing)
+            return _has_expired(connection, now)
 
-        await self._database.write(insert)
+        nothing = encode(tenant, session.id, ())
+        if await self._database.write(insert):
+            await self._database.write(lambda connection: _purge(connection, self._clock()), long=True)
         return session
 
     async def get(self, tenant: str, session_id: str) -> Session:
@@ -76,10 +80,14 @@ class SqliteSessions:
             self._version(connection, tenant, session_id)
             return decode(tenant, session_id, _records(connection, tenant, session_id))
 
-        return await self._database.read(select)
+        def select_short(connection: sqlite3.Connection) -> Session | None:
+            return None if _size(connection, tenant, session_id) > LONG else select(connection)
 
-    async def append(self, tenant: str, session_id: str, turns: tuple[Turn, ...], expected: int) -> Session:
-        def add(connection: sqlite3.Connection) -> Session:
+        short = await self._database.read(select_short)
+        return await self._database.read(select, long=True) if short is None else short
+
+    async def append(self, tenant: str, session_id: str, turns: tuple[Turn, ...], expected: int) -> None:
+        def add(connection: sqlite3.Connection) -> None:
             version = self._version(connection, tenant, session_id)
             if version != expected:
                 raise SessionConflict(f"session {session_id} has version {version}, not {expected}")
@@ -88,10 +96,10 @@ class SqliteSessions:
                 "UPDATE session SET version = ?, used = ?, expires = ? WHERE tenant = ? AND id = ?",
                 (version + 1, now, now + self._retention(tenant), tenant, session_id),
             )
-            _add_record(connection, tenant, Session(id=session_id, version=version + 1), turns)
-            return decode(tenant, session_id, _records(connection, tenant, session_id))
+            _add_record(connection, tenant, session_id, version + 1, record)
 
-        return await self._database.write(add)
+        record = encode(tenant, session_id, turns)
+        await self._database.write(add, long=len(record) > LONG)
 
     async def replace(
         self, tenant: str, session_id: str, place: int, before: Turn, after: Turn | None
@@ -107,7 +115,7 @@ class SqliteSessions:
             records[version] = data
             return decode(tenant, session_id, records)
 
-        return await self._database.write(put)
+        return await self._database.write(put, long=True)
 
     async def list(self, tenant: str) -> tuple[str, ...]:
         def select(connection: sqlite3.Connection) -> tuple[str, ...]:
@@ -147,14 +155,24 @@ def _records(connection: sqlite3.Connection, tenant: str, session_id: str) -> li
     return [row[0] for row in rows]
 
 
+def _size(connection: sqlite3.Connection, tenant: str, session_id: str) -> int:
+    """Bytes of all records; SQLite knows it without reading them."""
+    (size,) = connection.execute(
+        "SELECT total(length(data)) FROM record WHERE tenant = ? AND session = ?", (tenant, session_id)
+    ).fetchone()
+    return int(size)
+
+
 def _add_record(
-    connection: sqlite3.Connection, tenant: str, session: Session, turns: tuple[Turn, ...]
+    connection: sqlite3.Connection, tenant: str, session_id: str, version: int, record: bytes
 ) -> None:
-    """The record that made `session` what its version says."""
-    connection.execute(
-        "INSERT INTO record VALUES (?, ?, ?, ?)",
-        (tenant, session.id, session.version, encode(tenant, session.id, turns)),
-    )
+    """The record that made the session what its version says."""
+    connection.execute("INSERT INTO record VALUES (?, ?, ?, ?)", (tenant, session_id, version, record))
+
+
+def _has_expired(connection: sqlite3.Connection, now: float) -> bool:
+    expired = connection.execute("SELECT EXISTS (SELECT 1 FROM session WHERE expires <= ?)", (now,))
+    return bool(expired.fetchone()[0])
 
 
 def _purge(connection: sqlite3.Connection, now: float) -> None:

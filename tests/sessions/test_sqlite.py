@@ -1,13 +1,14 @@
 """What the file of sessions promises beyond the conformance suite."""
 
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
 
 from sessions import Session, SessionNotFound, SessionStoreUnavailable, Turn
 from sessions.retention import always
-from sessions.sqlite import PURGED_AT_ONCE, SqliteSessions
+from sessions.sqlite import LONG, PURGED_AT_ONCE, SqliteSessions
 
 HELLO = (Turn("user", "Hello"),)
 
@@ -63,6 +64,30 @@ async def test_a_file_of_the_first_version_keeps_its_sessions(tmp_path: Path) ->
     now += 1
     with pytest.raises(SessionNotFound):
         await sessions.get("acme", session.id)
+    await sessions.close()
+
+
+async def test_only_what_is_long_is_left_to_the_thread(tmp_path: Path) -> None:
+    """The clock is read inside of transactions, so it knows where they run."""
+    threads: list[bool] = []
+
+    def clock() -> float:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return 1000.0
+
+    sessions = SqliteSessions(tmp_path / "sessions.sqlite", always(10.0), clock=clock)
+    await sessions.create("acme")  # opens the file
+    threads.clear()
+    session = await sessions.create("acme")
+    await sessions.append("acme", session.id, HELLO, 0)
+    assert (await sessions.get("acme", session.id)).turns == HELLO
+    assert threads and all(threads)
+    novel = (Turn("user", "x" * LONG),)
+    threads.clear()
+    await sessions.append("acme", session.id, novel, 1)
+    assert threads and not any(threads)
+    assert (await sessions.get("acme", session.id)).turns == HELLO + novel
+    assert not threads[-1]
     await sessions.close()
 
 
