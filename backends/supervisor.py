@@ -21,7 +21,7 @@ import msgspec
 from backends.runtime import RuntimeFolder
 from backends.tokenizer import Tokenizer, write_vocabulary
 from backends.watchdog import Watchdog
-from backends.wire import EngineConfig, socket_path
+from backends.wire import EngineConfig, Load, socket_path
 
 READY_TIMEOUT = 120.0  # seconds that an engine has to load its model
 STOP_TIMEOUT = 2.0  # seconds from SIGTERM to SIGKILL
@@ -54,17 +54,18 @@ class Supervisor:
         *,
         command: Sequence[str] = (sys.executable, "-m", "backends.engine"),
         ready_timeout: float = READY_TIMEOUT,
+        on_load: Callable[[Load], None] | None = None,
     ) -> None:
-        """`command` is followed by an engine's config file and `--parent PID`. In seconds, for each life: an
-        engine that does not answer `ready_timeout` after its start, or takes longer than its `step_timeout` for a step,
-        is killed; if it was up once, it is started again.
+        """`command` is followed by an engine's config file and `--parent PID`. `on_load` is told what engines say of
+        themselves. In seconds, for each life: an engine that does not answer `ready_timeout` after its start, or takes
+        longer than its `step_timeout` for a step, is killed; if it was up once, it is started again.
 
         Raises ValueError where two engines share a name or an address, or an address is not `ipc://`.
         """
         for field in ("name", "address", "events"):
             _check_unique(field, [getattr(config, field) for config in configs])
         self._engines = [
-            _Engine(config, command, partial(Watchdog, config, ready_timeout)) for config in configs
+            _Engine(config, command, partial(Watchdog, config, ready_timeout, on_load)) for config in configs
         ]
         self._folder: RuntimeFolder | None = None
         self._vocabularies: set[Path] = set()
@@ -78,6 +79,11 @@ class Supervisor:
     def pids(self) -> Mapping[str, int]:
         """By engine: its process, for those that run."""
         return {engine.config.name: engine.pid for engine in self._engines if engine.pid is not None}
+
+    @property
+    def answering(self) -> frozenset[str]:
+        """The engines that have come up and are not known to have died since."""
+        return frozenset(engine.config.name for engine in self._engines if engine.answers)
 
     async def start(self) -> None:
         """Returns when every engine answers. Raises EngineStartError after stopping all of them again."""
@@ -147,6 +153,7 @@ class _Engine:
         self.restarts = 0
         self._command = command
         self._watchdog = watchdog
+        self._watching: Watchdog | None = None  # over the present life
         self._sockets = [socket_path(config.address), socket_path(config.events)]
         self._file = Path()
         self._process: asyncio.subprocess.Process | None = None
@@ -158,6 +165,10 @@ class _Engine:
     @property
     def pid(self) -> int | None:
         return None if self._process is None or self._process.returncode is not None else self._process.pid
+
+    @property
+    def answers(self) -> bool:
+        return self._watching is not None and self._watching.ready.is_set()
 
     async def start(self, file: Path) -> None:
         """Returns when it answers. Raises EngineStartError when it ends first or does not answer in time."""
@@ -212,6 +223,7 @@ class _Engine:
         """Wait for the end of this life; make it, where the watchdog finds that it is none."""
         ended = asyncio.create_task(process.wait())
         watched = asyncio.create_task(watchdog.run())
+        self._watching = watchdog
         try:
             await asyncio.wait((ended, watched), return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
@@ -222,6 +234,7 @@ class _Engine:
             when = f"after {lived:.1f} s" if watchdog.ready.is_set() else "before it answered"
             return _Death(f"ended with {_status(ended.result())} {when}", steady=lived >= STEADY)
         finally:
+            self._watching = None
             await _cancel(ended, watched)
 
     async def _spawn(self) -> asyncio.subprocess.Process:

@@ -9,22 +9,32 @@ microseconds in each half `step_timeout`, and is noticed as soon.
 
 import asyncio
 import contextlib
+import logging
+from collections.abc import Callable
 
 from backends.link import EngineLink, EngineLost
 from backends.wire import EngineConfig, Event, FromEngine, Load, Subscribe
 
 LOSS_TIMEOUT = 1.0  # seconds between the loss of the link to an engine that dies and the end of its process
 
+_log = logging.getLogger(__name__)
+
 
 class Watchdog:
     """Watches one life of an engine, over a link of its own."""
 
-    def __init__(self, config: EngineConfig, ready_timeout: float) -> None:
-        """In seconds: `ready_timeout` to the first answer; `config` says how long any step after that may take."""
+    def __init__(
+        self, config: EngineConfig, ready_timeout: float, on_load: Callable[[Load], None] | None = None
+    ) -> None:
+        """In seconds: `ready_timeout` to the first answer; `config` says how long any step after that may take.
+
+        `on_load` is told what the engine says of itself.
+        """
         self.ready = asyncio.Event()  # set at the engine's first answer
         self._ready_timeout = ready_timeout
         self._step_timeout = config.step_timeout
         self._link = EngineLink(config, _ignore, self._hear, heartbeat=config.step_timeout / 2)
+        self._on_load = on_load
         self._busy = False
         self._heard = False
 
@@ -70,6 +80,15 @@ class Watchdog:
         if isinstance(event, Load):
             self._busy = event.running + event.waiting > 0
             self.ready.set()
+            self._pass_on(event)
+
+    def _pass_on(self, load: Load) -> None:
+        """What others make of it is no reason to let go of the engine."""
+        try:
+            if self._on_load is not None:
+                self._on_load(load)
+        except Exception:
+            _log.exception("%s: nobody could use what it said of itself", load.engine)
 
 
 def _ignore(answer: FromEngine) -> None:

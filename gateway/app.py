@@ -1,22 +1,26 @@
 """The composition root: everything built from the configuration, started and stopped in order."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from starlette.applications import Starlette
 
+from backends.wire import EngineConfig
 from classifier.model import Classifier
+from gateway.api.admin import Changes
 from gateway.archive import Archive
 from gateway.config import Config
 from gateway.dashboard.overview import Overview
+from gateway.dashboard.siblings import ALONE, Siblings
 from gateway.dashboard.watch import Watch
 from gateway.desk import Desk
 from gateway.dispatch import Dispatcher
 from gateway.drain import Drain
-from gateway.fleet import Fleet, engine_models
+from gateway.engines import Engines, EnginesElsewhere, engine_models
+from gateway.fleet import Fleet
 from gateway.front import build_admin, build_front
 from gateway.limits_memory import MemoryLimits
 from gateway.live import Live, Salts, everybody
@@ -39,67 +43,50 @@ class Gateway:
 
     front: Starlette
     admin: Starlette | None
-    reloads: Reloads
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A gateway worker's place among the processes of its gateway.
+
+    `engines`: those that run; `shared`: the folder in which all count, see `gateway.metrics_shared`; `changes`: of the
+    configuration, made by whoever runs the workers.
+    """
+
+    engines: Sequence[EngineConfig]
+    shared: Path
+    siblings: Siblings
+    changes: Changes
 
 
 def create_app(config: Config, drain: Drain) -> Starlette:
     """The front of a gateway whose configuration stays as it is. As `create_gateway`."""
-    return create_gateway(config, drain, lambda: config).front
+    return create_gateway(config, drain, lambda: config)[0].front
 
 
-def create_gateway(config: Config, drain: Drain, read: Callable[[], Config]) -> Gateway:
-    """The gateway as ASGI applications; the lifespan of its front runs the engines.
+def create_gateway(config: Config, drain: Drain, read: Callable[[], Config]) -> tuple[Gateway, Reloads]:
+    """The gateway of one process, as ASGI applications; the lifespan of its front runs the engines.
 
     `read`: gets the configuration again when it is to be reloaded. Raises ValueError for a model that is not there,
     SecretError, OSError. Once this has returned, the lifespan must be run, as engines' folders are made here and
     removed there.
     """
-    works = _Works(config, drain)
+    works = Works(config, drain)
     reloads = Reloads(config, read, works.prepare, works.metrics)
-    front = build_front(
-        config,
-        works.dispatcher,
-        archive=Archive(works.documents, works.sessions, works.metrics),
-        find_tenant=works.live.find,
-        drain=drain,
-        metrics=works.render,
-        overview=works.overview,
-        observe=works.observe,
-        reloads=reloads,
-        aliases=works.live.aliases,
-        lifespan=works.lifespan,
-    )
-    own = config.server.admin
-    admin = None
-    if own is not None:
-        admin = build_admin(
-            config,
-            own.host,
-            works.dispatcher,
-            find_tenant=works.live.find,
-            drain=drain,
-            metrics=works.render,
-            overview=works.overview,
-            observe=works.observe,
-            reloads=reloads,
-        )
-    return Gateway(front=front, admin=admin, reloads=reloads)
+    return works.gateway(reloads), reloads
 
 
-class _Works:
-    """What lies behind the doors of one gateway."""
+class Works:
+    """What lies behind the doors of one process that serves requests."""
 
-    def __init__(self, config: Config, drain: Drain) -> None:
+    def __init__(self, config: Config, drain: Drain, place: Place | None = None) -> None:
+        """Without a `place` it is the only one, and has the engines too."""
+        self._config = config
         self._drain = drain
         self._secret = server_secret(config)
+        self._siblings = ALONE if place is None else place.siblings
         self.live = Live(config, Tenants(config, self._secret))
-        self.metrics = Metrics(
-            [tier.name for tier in config.tiers],
-            engine_models(config),
-            [tenant.name for tenant in everybody(config)],
-            shadows=list(config.shadow_policies),
-            old_names=config.telemetry.vllm_old_names,
-        )
+        self.metrics = new_metrics(config, None if place is None else place.shared)
         self._traces = Traces(config.telemetry)
         self._records = open_records(config.telemetry, self._secret, self.metrics)
         self._limits = open_limits(config.state)
@@ -109,7 +96,12 @@ class _Works:
         self._desk = self._new_desk(config)
         self._affinity = Affinity()
         self._watch = Watch(engine_models(config))
-        self._fleet = Fleet(config, self.metrics, self._affinity, self._watch.load)
+        self._engines = (
+            Engines(config, self.metrics, self._watch.load)
+            if place is None
+            else EnginesElsewhere(place.engines)
+        )
+        self._fleet = self._new_fleet(config)
         self.observe = observer(self.metrics, self._traces, self._watch, self._records)
         self.overview = Overview(
             watch=self._watch,
@@ -117,8 +109,47 @@ class _Works:
             tiers=self._fleet.tiers,
             tenants=lambda: everybody(self.live.config),
             leaving=lambda: drain.leaving,
+            siblings=self._siblings,
         )
         self.dispatcher = self._new_dispatcher(config)
+
+    def gateway(self, changes: Changes) -> Gateway:
+        """`changes`: who changes the configuration when an operator asks for it."""
+        front = build_front(
+            self._config,
+            self.dispatcher,
+            archive=Archive(self.documents, self.sessions, self.metrics),
+            find_tenant=self.live.find,
+            drain=self._drain,
+            metrics=self.render,
+            overview=self.overview,
+            observe=self.observe,
+            reloads=changes,
+            aliases=self.live.aliases,
+            lifespan=self.lifespan,
+        )
+        own = self._config.server.admin
+        admin = None
+        if own is not None:
+            admin = build_admin(
+                self._config,
+                own.host,
+                self.dispatcher,
+                find_tenant=self.live.find,
+                drain=self._drain,
+                metrics=self.render,
+                overview=self.overview,
+                observe=self.observe,
+                reloads=changes,
+            )
+        return Gateway(front=front, admin=admin)
+
+    def _new_fleet(self, config: Config) -> Fleet:
+        try:
+            return Fleet(config, self._engines.configs, self.metrics, self._affinity)
+        except BaseException:
+            self._engines.discard()
+            raise
 
     def _new_desk(self, config: Config) -> Desk:
         """Raises ValueError for a policy that cannot be followed."""
@@ -127,7 +158,8 @@ class _Works:
         return desk
 
     def _new_dispatcher(self, config: Config) -> Dispatcher:
-        meter = Meter(self._limits, MemoryLimits(), self.metrics, config.state.gateways, self.live.limits)
+        gateways = config.state.gateways * config.server.workers
+        meter = Meter(self._limits, MemoryLimits(), self.metrics, gateways, self.live.limits)
         return Dispatcher(
             tiers=self._fleet.tiers,
             aliases=self.live.aliases,
@@ -142,12 +174,12 @@ class _Works:
             traces=self._traces,
         )
 
-    def prepare(self, new: Config) -> Apply:
+    async def prepare(self, new: Config) -> Apply:
         """See `gateway.reload.Prepare`."""
         tenants = Tenants(new, self._secret)
         self._new_desk(new)
 
-        def apply() -> None:
+        async def apply() -> None:
             self.live.hold(new, tenants)
             self._desk.change(new.tiers)
             self._fleet.price(new.tiers)
@@ -165,15 +197,36 @@ class _Works:
             stack.push_async_callback(self._limits.close)
             stack.push_async_callback(self.sessions.close)
             stack.push_async_callback(self.documents.close)
+            stack.push_async_callback(self._engines.stop)
+            await self._engines.start()
             stack.push_async_callback(self._fleet.stop)
             await self._fleet.start()
             await stack.enter_async_context(_running(asyncio.create_task(measure_lag(self.metrics))))
             yield
 
-    def render(self) -> bytes:
-        """What `/metrics` shows now."""
-        self.metrics.draining(self._drain.leaving)
+    async def render(self) -> bytes:
+        """What `/metrics` shows now, of all processes of the gateway."""
+        await self._siblings.refresh()
+        self.refresh()
         return self.metrics.render()
+
+    def refresh(self) -> None:
+        """Tell the metrics how this process is now."""
+        self.metrics.draining(self._drain.leaving)
+        self.metrics.refresh()
+        self._engines.refresh()
+
+
+def new_metrics(config: Config, shared: Path | None) -> Metrics:
+    """`shared`: see `gateway.metrics.Metrics`."""
+    return Metrics(
+        [tier.name for tier in config.tiers],
+        engine_models(config),
+        [tenant.name for tenant in everybody(config)],
+        shadows=list(config.shadow_policies),
+        old_names=config.telemetry.vllm_old_names,
+        shared=shared,
+    )
 
 
 @asynccontextmanager

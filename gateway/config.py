@@ -70,6 +70,8 @@ class Server(_Section, frozen=True):
     host: Text = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8080  # 0: any free one
     admin: AdminServer | None = None  # None: on the main port
+    # processes that serve requests; each keeps a processor core busy at most, beside the engines
+    workers: Annotated[int, Meta(ge=1, le=64)] = 1
     # seconds that SIGTERM leaves to running requests; SIGINT leaves 3 at most
     drain_timeout: Annotated[float, Meta(ge=0, le=3600)] = 10.0
     max_body_bytes: Count = 4 * 1024 * 1024

@@ -3,11 +3,10 @@
 Names and buckets are those of vLLM 0.33, so that its dashboards and Kubernetes inference gateways can read them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from backends.backend import Timings, Usage
 from backends.wire import EngineConfig, FinishReason, Load
@@ -64,27 +63,29 @@ ENGINE_LABELS = ("model_name", "engine")
 class EngineMetrics:
     """The series of engines, whose own counters begin again at 0 with each start of their process."""
 
-    def __init__(
-        self, registry: CollectorRegistry, engines: Mapping[str, str], *, old_names: bool = False
-    ) -> None:
-        """`old_names`: show gauges of `OLD_NAMES` by those too."""
+    def __init__(self, registry: CollectorRegistry, engines: Mapping[str, str]) -> None:
+        """`engines`: by name the model.
+
+        Of several processes one is told of loads, the gauges of the others stay at 0: the largest is the true one.
+        """
         self.names = tuple(engines)
         self._models = dict(engines)
         self._seen: dict[str, Load] = {}
-        self._running = Gauge(
-            "vllm:num_requests_running", "Sequences in the batch.", ENGINE_LABELS, registry=registry
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(
+                name, text, (*ENGINE_LABELS, *labels), registry=registry, multiprocess_mode="livemax"
+            )
+
+        self._running = gauge("vllm:num_requests_running", "Sequences in the batch.")
+        self._waiting = gauge("vllm:num_requests_waiting", "Sequences in the queue.")
+        self._usage = gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use by sequences, 0 to 1.")
+        self._config = gauge(
+            "vllm:cache_config_info",
+            "The KV cache: 1, with its measures as labels.",
+            "block_size",
+            "num_gpu_blocks",
         )
-        self._waiting = Gauge(
-            "vllm:num_requests_waiting", "Sequences in the queue.", ENGINE_LABELS, registry=registry
-        )
-        self._usage = Gauge(
-            "vllm:kv_cache_usage_perc", "Share of KV blocks in use by sequences, 0 to 1.", ENGINE_LABELS,
-            registry=registry,
-        )  # fmt: skip
-        self._config = Gauge(
-            "vllm:cache_config_info", "The KV cache: 1, with its measures as labels.",
-            (*ENGINE_LABELS, "block_size", "num_gpu_blocks"), registry=registry,
-        )  # fmt: skip
         self._finished = Counter(
             "vllm:request_success", "Requests ended, by reason.", (*ENGINE_LABELS, "finished_reason"),
             registry=registry,
@@ -104,8 +105,6 @@ class EngineMetrics:
         self._schedule = ScheduleMetrics(registry, engines)
         for engine in engines:
             self._start_at_zero(engine)
-        if old_names:
-            registry.register(_Renamed((self._running, self._usage)))
 
     def _start_at_zero(self, engine: str) -> None:
         self.idle(engine)
@@ -150,21 +149,6 @@ class EngineMetrics:
             self._times[key].labels(*labels).observe(seconds)
         for field, sizes in self._sizes.items():
             sizes.labels(*labels).observe(getattr(usage, field))
-
-
-class _Renamed(Collector):
-    """Gauges by their old names, as they are when a scrape comes."""
-
-    def __init__(self, gauges: Sequence[Gauge]) -> None:
-        self._gauges = gauges
-
-    def collect(self) -> Iterable[Metric]:
-        for gauge in self._gauges:
-            for metric in gauge.collect():
-                old = Metric(OLD_NAMES[metric.name], f"Old name of {metric.name}.", metric.type)
-                for sample in metric.samples:
-                    old.add_sample(old.name, sample.labels, sample.value)
-                yield old
 
 
 def durations(timings: Timings, tokens: int) -> dict[str, float]:

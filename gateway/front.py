@@ -1,13 +1,13 @@
 """The front door: routes and layers around a dispatcher, wherever that one has its answers from."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import ASGIApp, Lifespan
 
-from gateway.api.admin import Admin
+from gateway.api.admin import Admin, Changes
 from gateway.api.chat import Chat
 from gateway.api.completions import Completions
 from gateway.api.conversations import Conversations
@@ -27,7 +27,6 @@ from gateway.dashboard.pages import Dashboard
 from gateway.drain import Drain
 from gateway.exchange import Observe
 from gateway.middleware import FindTenant, layers, raise_for_router
-from gateway.reload import Reloads
 
 
 def build_front(
@@ -37,10 +36,10 @@ def build_front(
     archive: Archive,
     find_tenant: FindTenant,
     drain: Drain,
-    metrics: Callable[[], bytes],
+    metrics: Callable[[], Awaitable[bytes]],
     overview: Overview,
     observe: Observe,
-    reloads: Reloads | None = None,
+    reloads: Changes | None = None,
     aliases: Mapping[str, str] | None = None,
     lifespan: Lifespan[Starlette] | None = None,
 ) -> Starlette:
@@ -90,10 +89,10 @@ def build_admin(
     *,
     find_tenant: FindTenant,
     drain: Drain,
-    metrics: Callable[[], bytes],
+    metrics: Callable[[], Awaitable[bytes]],
     overview: Overview,
     observe: Observe,
-    reloads: Reloads,
+    reloads: Changes,
 ) -> Starlette:
     """The ASGI application of a port of its own on `host`, for operators."""
     health = Health(dispatcher, drain, metrics, None)
@@ -123,7 +122,7 @@ def _probes(health: Health) -> list[Route]:
     ]
 
 
-def _operators(health: Health, dashboard: Dashboard, reloads: Reloads | None) -> list[Route]:
+def _operators(health: Health, dashboard: Dashboard, reloads: Changes | None) -> list[Route]:
     """What is asked by those who run the gateway."""
     admin = [] if reloads is None else Admin(reloads).routes()
     return [Route("/metrics", health.metrics, methods=["GET"]), *dashboard.routes(), *admin]

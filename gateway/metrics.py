@@ -8,13 +8,21 @@ values come from the configuration or from a closed set; whatever else is called
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
+from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from backends.backend import Backend, Timings, Usage
 from backends.wire import EngineConfig, Load
-from gateway.engine_metrics import FIRST_TOKEN_BUCKETS, LATENCY_BUCKETS, PER_TOKEN_BUCKETS, EngineMetrics
+from gateway.engine_metrics import (
+    FIRST_TOKEN_BUCKETS,
+    LATENCY_BUCKETS,
+    PER_TOKEN_BUCKETS,
+    EngineMetrics,
+)
+from gateway.metrics_shared import SharedMetrics
+from gateway.metrics_shown import Shown
+from gateway.totals import Totals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -59,7 +67,10 @@ LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 
 
 class Metrics:
-    """All series of one gateway, on a registry of its own."""
+    """All series of one gateway, on a registry of its own.
+
+    Each gauge says how the values of several workers make one (`multiprocess_mode`).
+    """
 
     def __init__(
         self,
@@ -69,14 +80,17 @@ class Metrics:
         *,
         shadows: Sequence[str] = (),
         old_names: bool = False,
+        shared: Path | None = None,
     ) -> None:
         """`engines`: by name ("7b/0") the model; `tenants`: names from the configuration, with the anonymous one;
         `shadows`: names of shadow policies.
 
-        `old_names`: show the engines under `gateway.engine_metrics.OLD_NAMES` too.
+        `old_names`: show the engines under `gateway.engine_metrics.OLD_NAMES` too. `shared`: the folder in which all
+        processes of the gateway count, see `gateway.metrics_shared`; what is shown are their sums.
         """
         self._registry = CollectorRegistry()
-        self._engines = EngineMetrics(self._registry, engines, old_names=old_names)
+        self._shown = Shown(self._registry if shared is None else SharedMetrics(shared), old_names)
+        self._engines = EngineMetrics(self._registry, engines)
         self._tiers = frozenset(tiers)
         self._backends: list[Backend] = []
         self._codes = {NO_ERROR, *STREAM_ERRORS}
@@ -151,14 +165,15 @@ class Metrics:
         make = self._registry
         self._inflight = Gauge(
             "headrace_backend_inflight", "Generations that this gateway has running there.", ("backend",),
-            registry=make,
+            registry=make, multiprocess_mode="livesum",
         )  # fmt: skip
         self._up = Gauge(
-            "headrace_backend_up", "1 where an attempt now has a chance.", ("backend",), registry=make
-        )
+            "headrace_backend_up", "1 where an attempt now has a chance.", ("backend",), registry=make,
+            multiprocess_mode="livemin",
+        )  # fmt: skip
         self._breakers = Gauge(
             "headrace_breaker_open", "1 while a server that failed is left alone.", ("backend",),
-            registry=make,
+            registry=make, multiprocess_mode="livemax",
         )  # fmt: skip
         self._restarts = Counter(
             "headrace_engine_restarts", "Starts of an engine after its first.", ("engine",), registry=make
@@ -168,11 +183,12 @@ class Metrics:
             buckets=LAG_BUCKETS, registry=make,
         )  # fmt: skip
         self._draining = Gauge(
-            "headrace_draining", "1 while the gateway takes no new requests.", registry=make
-        )
+            "headrace_draining", "1 while the gateway takes no new requests.", registry=make,
+            multiprocess_mode="livemax",
+        )  # fmt: skip
         self._config_version = Gauge(
             "headrace_config_version", "Number of the configuration that holds, from 1 at the start.",
-            registry=make,
+            registry=make, multiprocess_mode="livemax",
         )  # fmt: skip
         self._reloads = Counter(
             "headrace_config_reloads", "Changes of the configuration that were tried.", ("result",),
@@ -183,7 +199,7 @@ class Metrics:
         )
         self._stores = Gauge(
             "headrace_state_backend_up", "0 where the last operation found the store not answering.", ("kind",),
-            registry=make,
+            registry=make, multiprocess_mode="livemin",
         )  # fmt: skip
 
     def _start_at_zero(self, tiers: Sequence[str], tenants: Sequence[str]) -> None:
@@ -220,24 +236,21 @@ class Metrics:
         """`reason`: one of `LOST_RECORDS`. From any thread."""
         self._lost_records.labels(_among(reason, LOST_RECORDS)).inc()
 
-    def render(self) -> bytes:
-        """Everything in text 0.0.4; send it as `CONTENT_TYPE`, whatever the client would accept."""
+    def refresh(self) -> None:
+        """Look at the backends of this process again, whose gauges show them as they were then."""
         for backend in self._backends:
             self._inflight.labels(backend.name).set(backend.in_flight)
             self._up.labels(backend.name).set(backend.available)
             self._breakers.labels(backend.name).set(backend.tripped)
-            if not backend.available:
-                self._engines.idle(backend.name)
-        return generate_latest(_WithoutCreationTimes(self._registry))
 
-    def totals(self, name: str) -> dict[tuple[str, ...], float]:
-        """The values of one metric, by its labels' values: those of the samples that bear its full name."""
-        return {
-            tuple(sample.labels.values()): sample.value
-            for metric in self._registry.restricted_registry([name]).collect()
-            for sample in metric.samples
-            if sample.name == name
-        }
+    def render(self) -> bytes:
+        """Everything in text 0.0.4; send it as `CONTENT_TYPE`, whatever the client would accept."""
+        self.refresh()
+        return generate_latest(self._shown)
+
+    def totals(self) -> Totals:
+        """The values of all metrics as they are now."""
+        return Totals(self._shown.collect())
 
     def watch(self, backend: Backend) -> None:
         """Show this backend's generations and whether it is available, as they are when a scrape comes."""
@@ -250,6 +263,10 @@ class Metrics:
     def load(self, load: Load) -> None:
         """What an engine says of itself. Raises KeyError for an unknown engine."""
         self._engines.load(load)
+
+    def idle(self, engine: str) -> None:
+        """An engine is not there, so nothing runs in it."""
+        self._engines.idle(engine)
 
     def generation(self, engine: str, usage: Usage, timings: Timings | None) -> None:
         """The times of a generation that ended by itself. Nothing is known of remote servers' insides."""
@@ -339,18 +356,6 @@ async def measure_lag(metrics: Metrics, interval: float = 0.1) -> None:
         due = loop.time() + interval
         await asyncio.sleep(interval)
         metrics.lag(max(0.0, loop.time() - due))
-
-
-class _WithoutCreationTimes(Collector):
-    """A registry's metrics less the `_created` samples, which double the page and which nobody reads."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-
-    def collect(self) -> Iterable[Metric]:
-        for metric in self._registry.collect():
-            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
-            yield metric
 
 
 def _touch(series: Counter | Histogram, *values: Iterable[str]) -> None:

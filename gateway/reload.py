@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
 
@@ -18,10 +18,10 @@ from gateway.strictyaml import Path, dotted
 
 logger = logging.getLogger(__name__)
 
-Apply = Callable[[], None]
+Apply = Callable[[], Awaitable[None]]
 """Makes a checked configuration the one that holds. Does not raise."""
 
-Prepare = Callable[[Config], Apply]
+Prepare = Callable[[Config], Awaitable[Apply]]
 """Checks all that can be checked before. Raises ValueError."""
 
 
@@ -64,6 +64,11 @@ class Reloads:
         self._hangups: set[asyncio.Task[None]] = set()
 
     @property
+    def config(self) -> Config:
+        """The one that holds."""
+        return self._config
+
+    @property
     def version(self) -> Version:
         encoded = msgspec.json.encode(self._config)
         return Version(
@@ -73,11 +78,14 @@ class Reloads:
             rollback=self._previous is not None,
         )
 
+    async def current(self) -> Version:
+        return self.version
+
     async def reload(self) -> Version:
         """Raises ConfigError, RestartNeeded, ValueError."""
         async with self._changing:
             try:
-                self._change(await asyncio.to_thread(self._read))
+                await self._change(await asyncio.to_thread(self._read))
             except ValueError as error:
                 self._failed(error)
                 raise
@@ -88,7 +96,7 @@ class Reloads:
         async with self._changing:
             if self._previous is None:
                 raise NoPrevious("there is no previous configuration")
-            self._change(self._previous)
+            await self._change(self._previous)
             return self.version
 
     def hang_up(self) -> None:
@@ -103,12 +111,13 @@ class Reloads:
         except ValueError:
             logger.warning("the previous configuration still holds")
 
-    def _change(self, new: Config) -> None:
+    async def _change(self, new: Config) -> None:
         fields = tuple(dotted(path) for path in differences(self._config, new) if not _changeable(path))
         if fields:
             raise RestartNeeded(fields)
-        self._prepare(new)()
+        apply = await self._prepare(new)
         self._previous, self._config = self._config, new
+        await apply()
         self._number += 1
         self._since = time.time()
         self._metrics.reloaded(self._number, success=True)

@@ -23,7 +23,13 @@ class ScheduleMetrics:
         self._models = dict(engines)
 
         def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"headrace_engine_{name}", text, (*LABELS, *labels), registry=registry)
+            return Gauge(
+                f"headrace_engine_{name}",
+                text,
+                (*LABELS, *labels),
+                registry=registry,
+                multiprocess_mode="livemax",
+            )
 
         self._queue = gauge(
             "queue", "Sequences by what they do and whether somebody waits.", "state", "traffic"

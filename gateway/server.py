@@ -7,7 +7,6 @@ two seconds, since somebody is waiting at a terminal. A second signal ends the p
 import asyncio
 import gc
 import logging
-import os
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
@@ -22,8 +21,8 @@ from starlette.types import ASGIApp
 
 from gateway.drain import Drain
 from gateway.protocol import GuardedProtocol
+from gateway.signals import Signals
 
-INTERRUPT_PATIENCE = 2.0  # seconds
 KEEP_ALIVE = 65  # seconds; longer than what common proxies keep, so that they close first
 
 logger = logging.getLogger(__name__)
@@ -37,8 +36,11 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
         return runner.run(main)
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, *, share: bool = False) -> socket.socket:
     """A socket that is taken but not yet open: connections are refused until everything is ready.
+
+    `share`: with other processes of this user who say so too; the kernel spreads connections evenly over those that
+    are open. One listening socket for all of them would not: whoever wakes first takes all that wait.
 
     Raises OSError, which names host and port.
     """
@@ -47,6 +49,8 @@ def bind(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if share:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             listener.bind(address)
         except OSError:
             listener.close()
@@ -86,76 +90,8 @@ class Server(uvicorn.Server):
         yield
 
 
-class _Signals:
-    """What the first signal and the second one do."""
-
-    def __init__(
-        self,
-        servers: Sequence[Server],
-        drain: Drain,
-        drain_timeout: float,
-        hang_up: Callable[[], None] | None,
-    ) -> None:
-        self._servers = servers
-        self._drain = drain
-        self._hang_up = hang_up
-        self._on_terminal = _on_terminal()
-        self._patience = {
-            signal.SIGTERM: drain_timeout,
-            signal.SIGINT: min(drain_timeout, INTERRUPT_PATIENCE),
-        }
-        self._serving = asyncio.current_task()
-        self._leaving: asyncio.Task[None] | None = None
-
-    @property
-    def received(self) -> bool:
-        return self._leaving is not None
-
-    @contextmanager
-    def handled(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        for number in self._patience:
-            loop.add_signal_handler(number, self._receive, number)
-        if self._hang_up is not None:
-            loop.add_signal_handler(signal.SIGHUP, self._hung_up, self._hang_up)
-        try:
-            yield
-        finally:
-            for number in (*self._patience, signal.SIGHUP):
-                loop.remove_signal_handler(number)
-
-    def _receive(self, number: signal.Signals) -> None:
-        if self._leaving is not None:
-            os._exit(128 + number)  # engines die with their parent
-        self._leaving = asyncio.ensure_future(self._leave(self._patience[number]))
-
-    def _hung_up(self, hang_up: Callable[[], None]) -> None:
-        """Asked for by an operator, or the terminal that the gateway was started from is gone."""
-        if self._on_terminal and not _on_terminal():
-            self._receive(signal.SIGTERM)
-        else:
-            hang_up()
-
-    async def _leave(self, patience: float) -> None:
-        logger.info("leaving: %d requests run", self._drain.running)
-        if not started(self._servers) and self._serving is not None:
-            self._serving.cancel()
-            return
-        await self._drain.leave(patience)
-        for server in self._servers:
-            server.should_exit = True
-
-
 def started(servers: Iterable[Server]) -> bool:
     return all(server.started for server in servers)
-
-
-def _on_terminal() -> bool:
-    try:
-        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
-    except OSError:
-        return False
-    return True
 
 
 @dataclass(frozen=True)
@@ -185,16 +121,18 @@ async def serve(
             opened()
 
     servers += [Server(door.app, open_all) for door in doors]
-    signals = _Signals(servers, drain, drain_timeout, hang_up)
-    with signals.handled():
-        try:
-            async with doors[0].app.router.lifespan_context(doors[0].app):
-                gc.collect()
-                gc.freeze()  # what is there by now stays; going through it again and again would hold up requests
-                serving = (
-                    server.serve(sockets=[door.listener]) for server, door in zip(servers, doors, strict=True)
-                )
-                await asyncio.gather(*serving)
-        except asyncio.CancelledError:
-            if started(servers) or not signals.received:
-                raise
+
+    async def leave(number: signal.Signals, patience: float) -> None:
+        logger.info("leaving: %d requests run", drain.running)
+        await drain.leave(patience)
+        for server in servers:
+            server.should_exit = True
+
+    with Signals(leave, lambda: started(servers), drain_timeout, hang_up).handled():
+        async with doors[0].app.router.lifespan_context(doors[0].app):
+            gc.collect()
+            gc.freeze()  # what is there by now stays; going through it again and again would hold up requests
+            serving = (
+                server.serve(sockets=[door.listener]) for server, door in zip(servers, doors, strict=True)
+            )
+            await asyncio.gather(*serving)

@@ -5,7 +5,6 @@ the kernel until a message comes, and uses no CPU. Everything that happens to an
 """
 
 import argparse
-import ctypes
 import logging
 import os
 import secrets
@@ -21,6 +20,7 @@ import zmq
 
 from backends.engine.faults import Fault, fault_from
 from backends.engine.lease import Lease
+from backends.parentage import die_with
 from backends.wire import (
     Abort,
     EngineConfig,
@@ -47,7 +47,6 @@ MAX_MESSAGE = 64 * 1024 * 1024  # bytes
 SPIN_COUNT = (
     2000  # of a waiting OpenMP thread: short, then it sleeps and leaves its core to the other engines
 )
-PR_SET_PDEATHSIG = 1
 
 _log = logging.getLogger(__name__)
 
@@ -281,15 +280,3 @@ def thread_environment(cores: int) -> dict[str, str]:
         "NUMBA_NUM_THREADS": str(cores),
         "OPENBLAS_NUM_THREADS": "1",
     }
-
-
-def die_with(parent: int) -> None:
-    """Be killed when `parent` ends, however it ends; see prctl(2), PR_SET_PDEATHSIG.
-
-    Raises SystemExit if it has ended already, OSError where the kernel refuses.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != parent:
-        raise SystemExit(f"process {parent}, which started this engine, is gone")

@@ -1,6 +1,7 @@
 """`/admin/*`: which configuration holds, and changing it. For admins' keys alone, or on a loopback port of its own."""
 
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import msgspec
 from starlette.requests import Request as HttpRequest
@@ -10,11 +11,21 @@ from starlette.routing import Route
 from gateway.configfile import ConfigError
 from gateway.errors import ApiError
 from gateway.exchange import exchange_of
-from gateway.reload import NoPrevious, Reloads, RestartNeeded, Version
+from gateway.reload import NoPrevious, RestartNeeded, Version
+
+
+class Changes(Protocol):
+    """As `gateway.reload.Reloads`, here or in another process."""
+
+    async def current(self) -> Version: ...
+
+    async def reload(self) -> Version: ...
+
+    async def rollback(self) -> Version: ...
 
 
 class Admin:
-    def __init__(self, reloads: Reloads) -> None:
+    def __init__(self, reloads: Changes) -> None:
         self._reloads = reloads
 
     def routes(self) -> list[Route]:
@@ -26,7 +37,7 @@ class Admin:
 
     async def config(self, http: HttpRequest) -> Response:
         _check(http)
-        return _told(self._reloads.version)
+        return _told(await self._reloads.current())
 
     async def reload(self, http: HttpRequest) -> Response:
         _check(http)
@@ -40,14 +51,20 @@ class Admin:
 async def _changed(change: Callable[[], Awaitable[Version]]) -> Version:
     try:
         return await change()
-    except RestartNeeded as error:
-        raise ApiError(409, f"The configuration {error}.", code="restart_required") from error
-    except NoPrevious as error:
-        raise ApiError(409, f"Nothing to roll back: {error}.", code="no_previous_config") from error
-    except ConfigError as error:
-        raise ApiError(400, error.without_folders, code="invalid_config") from error
     except ValueError as error:
-        raise ApiError(400, str(error), code="invalid_config") from error
+        raise refusal(error) from error
+
+
+def refusal(error: ValueError) -> ApiError:
+    """What a client is told of a change that was not made."""
+    match error:
+        case RestartNeeded():
+            return ApiError(409, f"The configuration {error}.", code="restart_required")
+        case NoPrevious():
+            return ApiError(409, f"Nothing to roll back: {error}.", code="no_previous_config")
+        case ConfigError():
+            return ApiError(400, error.without_folders, code="invalid_config")
+    return ApiError(400, str(error), code="invalid_config")
 
 
 def _check(http: HttpRequest) -> None:

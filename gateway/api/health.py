@@ -1,6 +1,6 @@
 """`/livez`, `/readyz` and `/metrics`: what orchestrators and Prometheus ask."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 from starlette.requests import Request as HttpRequest
@@ -19,7 +19,11 @@ class Health:
     the metrics, which name every tenant; of the others, only an admin may."""
 
     def __init__(
-        self, dispatcher: Dispatches, drain: Drain, metrics: Callable[[], bytes], anonymous: Tenant | None
+        self,
+        dispatcher: Dispatches,
+        drain: Drain,
+        metrics: Callable[[], Awaitable[bytes]],
+        anonymous: Tenant | None,
     ) -> None:
         self._dispatcher = dispatcher
         self._drain = drain
@@ -42,4 +46,4 @@ class Health:
         tenant = exchange_of(http.scope).tenant
         if tenant is None or not (tenant.admin or tenant == self._anonymous):
             raise ApiError(403, "Only an admin's key opens the metrics.", code="not_allowed")
-        return Response(self._metrics(), headers={"content-type": CONTENT_TYPE})
+        return Response(await self._metrics(), headers={"content-type": CONTENT_TYPE})

@@ -99,6 +99,8 @@ def _state(client: "httpx.Client") -> "State":
         answer = client.get("/dashboard/state")
     except httpx.HTTPError as error:
         raise OSError(f"{client.base_url} does not answer: {error}") from error
+    if answer.status_code == 503:
+        raise OSError(f"{client.base_url} takes nothing now: {_refusal(answer)}")
     if answer.status_code != 200:
         raise ValueError(f"{client.base_url} refuses with {answer.status_code}: {_refusal(answer)}")
     try:

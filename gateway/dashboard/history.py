@@ -3,8 +3,7 @@
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 import msgspec
@@ -34,19 +33,37 @@ class Used(msgspec.Struct, kw_only=True):
     refused: int = 0
     tokens: int = 0
 
+    def add(self, other: "Used") -> None:
+        self.requests += other.requests
+        self.refused += other.refused
+        self.tokens += other.tokens
 
-@dataclass(slots=True)
-class _Tier:
+
+class Made(msgspec.Struct):
+    """By one tier. `tokens`: also of answers that are not over; `first`: seconds to the first text of answers."""
+
     requests: int = 0
     tokens: float = 0.0
-    first: list[float] = field(default_factory=list)
+    first: list[float] = []
+
+    def add(self, other: "Made") -> None:
+        self.requests += other.requests
+        self.tokens += other.tokens
+        self.first += other.first[: MAX_TIMES - len(self.first)]
 
 
-@dataclass(slots=True)
-class _Bucket:
+class Bucket(msgspec.Struct):
+    """`STEP` seconds; `number` counts such since 1970."""
+
     number: int
-    tiers: defaultdict[str, _Tier] = field(default_factory=lambda: defaultdict(_Tier))
-    tenants: defaultdict[str, Used] = field(default_factory=lambda: defaultdict(Used))
+    tiers: dict[str, Made] = {}
+    tenants: dict[str, Used] = {}
+
+    def tier(self, name: str) -> Made:
+        return self.tiers.setdefault(name, Made())
+
+    def tenant(self, name: str) -> Used:
+        return self.tenants.setdefault(name, Used())
 
 
 class History:
@@ -55,18 +72,36 @@ class History:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         """`clock`: seconds."""
         self._clock = clock
-        self._buckets: deque[_Bucket] = deque([_Bucket(int(clock()) // STEP)], maxlen=BUCKETS)
+        self._buckets: deque[Bucket] = deque([Bucket(int(clock()) // STEP)], maxlen=BUCKETS)
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """The oldest first."""
+        return tuple(self._buckets)
+
+    def add(self, buckets: Iterable[Bucket]) -> None:
+        """What another history has, of the time that this one covers; it may begin earlier then."""
+        now = self._now().number
+        known = {bucket.number: bucket for bucket in self._buckets}
+        for bucket in buckets:
+            mine = known.setdefault(bucket.number, Bucket(bucket.number))
+            for name, made in bucket.tiers.items():
+                mine.tier(name).add(made)
+            for name, used in bucket.tenants.items():
+                mine.tenant(name).add(used)
+        numbers = range(max(min(known), now - BUCKETS + 1), now + 1)
+        self._buckets = deque((known.get(number) or Bucket(number) for number in numbers), maxlen=BUCKETS)
 
     def finished(self, call: Ended) -> None:
         """A request that has just ended. Its tokens count towards its tenant; `generated` tells of a tier's."""
         bucket = self._now()
         if call.tier is not None:
-            tier = bucket.tiers[call.tier]
+            tier = bucket.tier(call.tier)
             tier.requests += 1
             if call.first_text is not None and len(tier.first) < MAX_TIMES:
                 tier.first.append(call.first_text)
         if call.tenant is not None:
-            used = bucket.tenants[call.tenant]
+            used = bucket.tenant(call.tenant)
             used.requests += 1
             used.refused += call.status == REFUSED
             used.tokens += call.tokens
@@ -77,11 +112,11 @@ class History:
         begun = now if since is None else max(int(since) // STEP, self._buckets[0].number)
         lot = [bucket for bucket in self._buckets if bucket.number >= begun]
         for bucket in lot:
-            bucket.tiers[tier].tokens += tokens / len(lot)
+            bucket.tier(tier).tokens += tokens / len(lot)
 
     def series(self, tier: str) -> Series:
         self._now()
-        past = [bucket.tiers.get(tier, _Tier()) for bucket in self._buckets]
+        past = [bucket.tiers.get(tier, Made()) for bucket in self._buckets]
         return Series(
             requests=[at.requests for at in past],
             tokens=[round(at.tokens / STEP, 2) for at in past],
@@ -102,18 +137,15 @@ class History:
         used: defaultdict[str, Used] = defaultdict(Used)
         for bucket in islice(reversed(self._buckets), A_MINUTE):
             for tenant, part in bucket.tenants.items():
-                whole = used[tenant]
-                whole.requests += part.requests
-                whole.refused += part.refused
-                whole.tokens += part.tokens
+                used[tenant].add(part)
         return used
 
-    def _now(self) -> _Bucket:
+    def _now(self) -> Bucket:
         """The bucket that is open now. Time that passed without a word left empty ones."""
         number = int(self._clock()) // STEP
         last = self._buckets[-1].number
         for missing in range(max(last + 1, number - BUCKETS + 1), number + 1):
-            self._buckets.append(_Bucket(missing))
+            self._buckets.append(Bucket(missing))
         return self._buckets[-1]
 
 

@@ -71,11 +71,11 @@ class Dashboard:
     def _may_look(self, tenant: Tenant | None) -> bool:
         return tenant is not None and (tenant.admin or tenant == self._anonymous)
 
-    def _encoded(self) -> bytes:
-        return msgspec.json.encode(self._overview.state())
+    async def _encoded(self) -> bytes:
+        return msgspec.json.encode(await self._overview.state())
 
     async def _state(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await _json(self._encoded())(scope, receive, send)
+        await _json(await self._encoded())(scope, receive, send)
 
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
         record = await self._overview.request(scope["path_params"]["id"])
@@ -102,7 +102,7 @@ class Dashboard:
         headers = [(k.encode(), v.encode()) for k, v in {**SAFETY, **EVENT_HEADERS}.items()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         while not self._drain.leaving:
-            frame = b"data: %s\n\n" % self._encoded()
+            frame = b"data: %s\n\n" % await self._encoded()
             await send({"type": "http.response.body", "body": frame, "more_body": True})
             await asyncio.sleep(EVERY)
         await send({"type": "http.response.body", "body": b""})

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from backends.wire import Load
 from gateway.dashboard.history import History
 from gateway.dashboard.record import Ended, Record, ended, record_of
+from gateway.dashboard.share import Share, Standing
+from gateway.dashboard.state import Brief
 from gateway.exchange import Exchange
 from gateway.metrics import ANSWERING
 
@@ -22,6 +24,7 @@ class Watch:
     def __init__(self, engines: Mapping[str, str], history: History | None = None) -> None:
         """`engines`: by name ("7b/0") the model; other replicas tell of their tokens only when an answer ends."""
         self.history = history or History()
+        self._started = time.time()
         self.loads: dict[str, Load] = {}
         self._engines = frozenset(engines)
         self._running: dict[int, Exchange] = {}
@@ -53,6 +56,26 @@ class Watch:
         known = before.generation_tokens if before and before.incarnation == load.incarnation else 0
         self.history.generated(load.engine.rpartition("/")[0], load.generation_tokens - known)
         self.loads[load.engine] = load
+
+    def share(
+        self,
+        *,
+        leaving: bool = False,
+        latest: tuple[Brief, ...] = (),
+        ready: Mapping[str, bool] | None = None,
+        replicas: Mapping[str, Standing] | None = None,
+    ) -> Share:
+        """What it has seen, beside what others know; a process without tiers has nothing to say of them."""
+        return Share(
+            started=self._started,
+            leaving=leaving,
+            running=dict(self.running_by_tenant()),
+            buckets=self.history.buckets,
+            loads=self.loads,
+            latest=latest,
+            ready=dict(ready or {}),
+            replicas=dict(replicas or {}),
+        )
 
     def running_by_tenant(self) -> Counter[str]:
         return Counter(e.tenant.name for e in self._running.values() if e.tenant is not None)

@@ -29,11 +29,11 @@ class Bench:
             raise self.found
         return self.found
 
-    def prepare(self, config: Config) -> Apply:
+    async def prepare(self, config: Config) -> Apply:
         if self.bad is not None:
             raise ValueError(self.bad)
 
-        def apply() -> None:
+        async def apply() -> None:
             self.held = config
 
         return apply

@@ -236,13 +236,16 @@ def serving_with(config: Config, stores: Stores) -> Iterator[Front]:
         finally:
             exchanges.append(exchange)
 
+    async def rendered() -> bytes:
+        return b"# TYPE up gauge\nup 1\n"
+
     app = build_front(
         config,
         dispatcher,
         archive=stores.archive,
         find_tenant=find_tenant(config),
         drain=drain,
-        metrics=lambda: b"# TYPE up gauge\nup 1\n",
+        metrics=rendered,
         overview=Overview(
             watch=watch,
             metrics=stores.metrics,

@@ -56,9 +56,9 @@ class Seen:
             leaving=lambda: self.leaving,
         )
 
-    def state(self) -> State:
+    async def state(self) -> State:
         """As a reader gets it."""
-        return msgspec.json.decode(msgspec.json.encode(self.overview.state()), type=State)
+        return msgspec.json.decode(msgspec.json.encode(await self.overview.state()), type=State)
 
 
 @pytest.fixture
@@ -66,8 +66,8 @@ def seen() -> Seen:
     return Seen()
 
 
-def test_before_anything_has_happened(seen: Seen) -> None:
-    state = seen.state()
+async def test_before_anything_has_happened(seen: Seen) -> None:
+    state = await seen.state()
     assert state.troubles == () and not state.draining
     assert (state.requests, state.failures, state.running, state.spent, state.largest) == (0, 0, 0, 0, 0)
     assert [tier.name for tier in state.tiers] == ["7b", "70b"]
@@ -77,14 +77,14 @@ def test_before_anything_has_happened(seen: Seen) -> None:
     assert (remote.kind, remote.restarts) == ("remote", None)
 
 
-def test_what_tiers_have_done(seen: Seen) -> None:
+async def test_what_tiers_have_done(seen: Seen) -> None:
     seen.metrics.tokens("acme", "7b", Usage(prompt_tokens=10, completion_tokens=3, cached_tokens=4))
     seen.metrics.tokens("idle", "7b", Usage(prompt_tokens=1, completion_tokens=1))
     seen.metrics.money("acme", "7b", 0.5, 4.0)
     seen.metrics.answered("7b", 0.2, 1.0, 3)
     seen.metrics.route("7b", "classifier")
     seen.metrics.route("7b", "classifier")
-    state = seen.state()
+    state = await seen.state()
     seven, seventy = state.tiers
     assert (seven.prompt_tokens, seven.cached_tokens, seven.completion_tokens) == (11, 4, 4)
     assert (seven.answers, seven.cost) == (1, 0.5)
@@ -93,7 +93,7 @@ def test_what_tiers_have_done(seen: Seen) -> None:
     assert [(route.tier, route.reason, route.count) for route in state.routes] == [("7b", "classifier", 2)]
 
 
-def test_requests_and_failures(seen: Seen) -> None:
+async def test_requests_and_failures(seen: Seen) -> None:
     for status, code in (
         (200, None),
         (200, "engine_died"),
@@ -103,15 +103,16 @@ def test_requests_and_failures(seen: Seen) -> None:
     ):
         seen.metrics.request("chat", "7b", status, code, 0.1)
     seen.metrics.request("models", None, 500, "internal_error", 0.1)
-    assert (seen.state().requests, seen.state().failures) == (5, 2)
+    state = await seen.state()
+    assert (state.requests, state.failures) == (5, 2)
 
 
-def test_an_engine_s_own_words(seen: Seen) -> None:
+async def test_an_engine_s_own_words(seen: Seen) -> None:
     fields: dict[str, Any] = dict.fromkeys(Load.__struct_fields__[2:-1], 0)
     fields |= {"engine": "7b/0", "incarnation": "a", "finished": {}}
     fields |= {"waiting": 3, "blocks_total": 100, "blocks_free": 20, "blocks_cached": 30}
     seen.watch.load(Load(**fields | {"prefix_queries": 50, "prefix_hits": 40}))
-    engine = seen.state().tiers[0].replicas[0]
+    engine = (await seen.state()).tiers[0].replicas[0]
     assert (engine.waiting, engine.kv_used, engine.hit_share) == (3, 0.5, 0.8)
 
 
@@ -125,33 +126,36 @@ def test_an_engine_s_own_words(seen: Seen) -> None:
         ({"available": False, "in_flight": 5}, "busy", None),
     ],
 )
-def test_conditions_and_troubles(
+async def test_conditions_and_troubles(
     seen: Seen, change: dict[str, Any], condition: str, trouble: str | None
 ) -> None:
     vars(seen.remote).update(change)
-    state = seen.state()
+    state = await seen.state()
     assert state.tiers[1].replicas[0].condition == condition
     assert state.troubles == (() if trouble is None else (trouble,))
 
 
-def test_a_store_that_does_not_answer_is_a_trouble(seen: Seen) -> None:
+async def test_a_store_that_does_not_answer_is_a_trouble(seen: Seen) -> None:
     seen.metrics.state_backend("limits", up=False)
-    assert seen.state().troubles == ("The store of limits does not answer.",)
+    assert (await seen.state()).troubles == ("The store of limits does not answer.",)
 
 
-def test_tenants_beside_their_limits_the_busiest_first(seen: Seen) -> None:
+async def test_tenants_beside_their_limits_the_busiest_first(seen: Seen) -> None:
     call = Exchange(id="r", endpoint="chat", tenant=seen.tenants[1])
     with seen.watch.running(call):
-        acme, idle = seen.state().tenants
+        acme, idle = (await seen.state()).tenants
         assert (acme.name, acme.running, acme.requests) == ("acme", 1, 0)
     call.ledger.open("7b", "7b/0").settled(None, Usage(prompt_tokens=3, completion_tokens=2), 0.0)
     with seen.watch.running(call):
         pass
-    acme, idle = seen.state().tenants
+    acme, idle = (await seen.state()).tenants
     assert (acme.requests, acme.tokens, acme.requests_per_minute, acme.parallel) == (2, 5, 60, 2)
     assert (idle.name, idle.requests, idle.requests_per_minute) == ("idle", 0, None)
 
 
-def test_many_tenants_are_not_all_shown(seen: Seen) -> None:
+async def test_many_tenants_are_not_all_shown(seen: Seen) -> None:
     seen.tenants = [Tenant(name=str(number)) for number in range(1000)]
-    assert (len(seen.state().tenants), seen.state().more_tenants) == (SHOWN_TENANTS, 1000 - SHOWN_TENANTS)
+    assert (len((await seen.state()).tenants), (await seen.state()).more_tenants) == (
+        SHOWN_TENANTS,
+        1000 - SHOWN_TENANTS,
+    )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from backends import wire
 from gateway.config import Band, Engine
-from gateway.fleet import engine_config
+from gateway.engines import engine_config
 
 HERE = ("model", "kv_tokens", "bands", "cores")  # fields that reach the engine in another shape
 
