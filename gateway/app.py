@@ -43,6 +43,7 @@ class Gateway:
 
     front: Starlette
     admin: Starlette | None
+    reloads: Changes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +62,10 @@ class Place:
 
 def create_app(config: Config, drain: Drain) -> Starlette:
     """The front of a gateway whose configuration stays as it is. As `create_gateway`."""
-    return create_gateway(config, drain, lambda: config)[0].front
+    return create_gateway(config, drain, lambda: config).front
 
 
-def create_gateway(config: Config, drain: Drain, read: Callable[[], Config]) -> tuple[Gateway, Reloads]:
+def create_gateway(config: Config, drain: Drain, read: Callable[[], Config]) -> Gateway:
     """The gateway of one process, as ASGI applications; the lifespan of its front runs the engines.
 
     `read`: gets the configuration again when it is to be reloaded. Raises ValueError for a model that is not there,
@@ -72,8 +73,7 @@ def create_gateway(config: Config, drain: Drain, read: Callable[[], Config]) -> 
     removed there.
     """
     works = Works(config, drain)
-    reloads = Reloads(config, read, works.prepare, works.metrics)
-    return works.gateway(reloads), reloads
+    return works.gateway(Reloads(config, read, works.prepare, works.metrics))
 
 
 class Works:
@@ -142,7 +142,7 @@ class Works:
                 observe=self.observe,
                 reloads=changes,
             )
-        return Gateway(front=front, admin=admin)
+        return Gateway(front=front, admin=admin, reloads=changes)
 
     def _new_fleet(self, config: Config) -> Fleet:
         try:

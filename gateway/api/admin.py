@@ -23,6 +23,8 @@ class Changes(Protocol):
 
     async def rollback(self) -> Version: ...
 
+    def hang_up(self) -> None: ...
+
 
 class Admin:
     def __init__(self, reloads: Changes) -> None:

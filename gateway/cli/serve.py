@@ -78,11 +78,13 @@ async def _serve(config: "Config", read: "Callable[[], Config]") -> None:
             watched = _url(server.admin.host, second)
             ready += f"\nMetrics and administration: {watched}"
         ready += f"\nWatch it at {watched}/dashboard"
-        gateway, reloads = create_gateway(config, drain, read)
+        gateway = create_gateway(config, drain, read)
         doors = [Door(gateway.front, listener)]
         if gateway.admin is not None and second is not None:
             doors.append(Door(gateway.admin, second))
-        await serve(doors, drain, server.drain_timeout, lambda: print(ready, flush=True), reloads.hang_up)
+        await serve(
+            doors, drain, server.drain_timeout, lambda: print(ready, flush=True), gateway.reloads.hang_up
+        )
 
 
 def _url(host: str, listener: socket.socket) -> str:

@@ -54,7 +54,7 @@ class Site:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[tuple[httpx.AsyncClient, Gateway]]:
-        gateway, _ = create_gateway(self.config, Drain(), self.read)
+        gateway = create_gateway(self.config, Drain(), self.read)
         async with gateway.front.router.lifespan_context(gateway.front), client_of(gateway.front) as client:
             yield client, gateway
 
