@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from gateway.account import LEASE, Account, granted, obstacles, refused
 from gateway.config import Limits
@@ -14,7 +15,7 @@ from gateway.gcra import MINUTE
 from gateway.limits import Amount, LimitExceeded, LimitStoreUnavailable, Reservation
 from sessions.database import Database
 
-SCHEMA = """
+VERSION_2 = """
 CREATE TABLE account (
     tenant TEXT PRIMARY KEY,
     requests INTEGER NOT NULL,
@@ -34,6 +35,24 @@ CREATE TABLE lease (
     PRIMARY KEY (tenant, id)
 ) WITHOUT ROWID
 """
+# By default a lease has expired, so that all are counted anew.
+TO_VERSION_3 = """
+ALTER TABLE account ADD COLUMN running INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE account ADD COLUMN earliest INTEGER NOT NULL DEFAULT 0
+"""
+
+
+class _Leases(NamedTuple):
+    """How many of a tenant's are there, and a time before which none of them expires."""
+
+    running: int = 0
+    earliest: int = 0
+
+    def one_more(self, expires: int) -> "_Leases":
+        return _Leases(self.running + 1, min(self.earliest, expires) if self.running else expires)
+
+    def one_less(self) -> "_Leases":
+        return _Leases(self.running - 1, self.earliest)
 
 
 class SqliteLimits:
@@ -48,27 +67,28 @@ class SqliteLimits:
         """Both in seconds: `clock` for rates and leases, `calendar` (POSIX time) for days and months."""
         self._database = Database(
             path,
-            SCHEMA,
-            version=2,
+            f"{VERSION_2};{TO_VERSION_3}",
+            version=3,
             synchronous="NORMAL",
             unavailable=LimitStoreUnavailable,
             prompt=True,
             # the first version held a minute's counts
-            upgrades={1: f"DROP TABLE account; DROP TABLE lease; {SCHEMA}"},
+            upgrades={1: f"DROP TABLE account; DROP TABLE lease; {VERSION_2}", 2: TO_VERSION_3},
         )
         self._clock = clock
         self._calendar = calendar
 
     async def reserve(self, tenant: str, limits: Limits, lease: str, amount: Amount) -> Reservation:
         def take(connection: sqlite3.Connection) -> Reservation | LimitExceeded:
-            account = self._open(connection, tenant, limits)
-            standing = obstacles(account, limits, amount, _running(connection, tenant))
+            account, leases = self._open(connection, tenant, limits)
+            standing = obstacles(account, limits, amount, leases.running)
             if standing:
-                _store(connection, tenant, account)  # time passes for who is refused, whatever the clock does
+                # time passes for who is refused, whatever the clock does
+                _store(connection, tenant, account, leases)
                 return refused(account, limits, standing)
-            account = account.taken(limits, amount)
-            _store(connection, tenant, account)
-            connection.execute("INSERT INTO lease VALUES (?, ?, ?)", (tenant, lease, account.at + LEASE))
+            account, expires = account.taken(limits, amount), account.at + LEASE
+            _store(connection, tenant, account, leases.one_more(expires))
+            connection.execute("INSERT INTO lease VALUES (?, ?, ?)", (tenant, lease, expires))
             return granted(account, limits, tenant, lease, amount)
 
         outcome = await self._database.write(take)
@@ -78,42 +98,52 @@ class SqliteLimits:
 
     async def settle(self, reservation: Reservation, limits: Limits, used: Amount) -> None:
         def give_back(connection: sqlite3.Connection) -> None:
-            account = self._open(connection, reservation.tenant, limits)
-            held = (reservation.tenant, reservation.lease)
+            tenant = reservation.tenant
+            account, leases = self._open(connection, tenant, limits)
+            held = (tenant, reservation.lease)
             if connection.execute("DELETE FROM lease WHERE tenant = ? AND id = ?", held).rowcount:
-                _store(connection, reservation.tenant, account.settled(limits, reservation, used))
+                account, leases = account.settled(limits, reservation, used), leases.one_less()
+            _store(connection, tenant, account, leases)
 
         await self._database.write(give_back)
 
     async def close(self) -> None:
         await self._database.close()
 
-    def _open(self, connection: sqlite3.Connection, tenant: str, limits: Limits) -> Account:
-        """The tenant's account as of now, without leases that have expired (see `gateway.account.alive`)."""
+    def _open(self, connection: sqlite3.Connection, tenant: str, limits: Limits) -> tuple[Account, _Leases]:
+        """The tenant's account as of now, and its leases without those that have expired.
+
+        They are only looked through when one of them can have: that takes long where thousands run.
+        """
         now = round(self._clock() * 1000)
-        connection.execute(
-            "DELETE FROM lease WHERE tenant = ? AND (expires <= ? OR expires > ?)",
-            (tenant, now, now + LEASE + MINUTE),
-        )
-        account = _load(connection, tenant)
-        return account.opened(limits, now, round(self._calendar() * 1000))
+        account, leases = _load(connection, tenant)
+        if (leases.running and leases.earliest <= now) or account.at > now:
+            leases = _alive(connection, tenant, now)
+        return account.opened(limits, now, round(self._calendar() * 1000)), leases
 
 
-def _running(connection: sqlite3.Connection, tenant: str) -> int:
-    (count,) = connection.execute("SELECT count(*) FROM lease WHERE tenant = ?", (tenant,)).fetchone()
-    return int(count)
+def _alive(connection: sqlite3.Connection, tenant: str, now: int) -> _Leases:
+    """Forgets leases that do not count (see `gateway.account.alive`)."""
+    connection.execute(
+        "DELETE FROM lease WHERE tenant = ? AND (expires <= ? OR expires > ?)",
+        (tenant, now, now + LEASE + MINUTE),
+    )
+    running, earliest = connection.execute(
+        "SELECT count(*), min(expires) FROM lease WHERE tenant = ?", (tenant,)
+    ).fetchone()
+    return _Leases(running, earliest or 0)
 
 
-def _load(connection: sqlite3.Connection, tenant: str) -> Account:
+def _load(connection: sqlite3.Connection, tenant: str) -> tuple[Account, _Leases]:
     row = connection.execute("SELECT * FROM account WHERE tenant = ?", (tenant,)).fetchone()
     if row is None:
-        return Account()
-    _, *debts, at, in_day, in_month, day, month = row
-    return Account(tuple(debts), at, (in_day, in_month), (day, month))
+        return Account(), _Leases()
+    _, *debts, at, in_day, in_month, day, month, running, earliest = row
+    return Account(tuple(debts), at, (in_day, in_month), (day, month)), _Leases(running, earliest)
 
 
-def _store(connection: sqlite3.Connection, tenant: str, account: Account) -> None:
+def _store(connection: sqlite3.Connection, tenant: str, account: Account, leases: _Leases) -> None:
     connection.execute(
-        "INSERT OR REPLACE INTO account VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (tenant, *account.debts, account.at, *account.spent, *account.periods),
+        "INSERT OR REPLACE INTO account VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (tenant, *account.debts, account.at, *account.spent, *account.periods, *leases),
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config import Limits
-from gateway.limits import NOTHING, LimitExceeded, LimitStoreUnavailable
+from gateway.limits import LEASE_SECONDS, NOTHING, LimitExceeded, LimitStoreUnavailable
 from gateway.limits_sqlite import SqliteLimits
 from sessions.database import BUSY_SECONDS
 
@@ -58,7 +58,7 @@ async def test_a_file_of_another_version_is_left_alone(tmp_path: Path) -> None:
         other.execute("PRAGMA user_version=7")
     other.close()
     limits = SqliteLimits(tmp_path / "limits.sqlite")
-    with pytest.raises(LimitStoreUnavailable, match="has version 7, not 2"):
+    with pytest.raises(LimitStoreUnavailable, match="has version 7, not 3"):
         await limits.reserve("acme", ONE, "a", NOTHING)
     await limits.close()
 
@@ -72,6 +72,55 @@ async def test_a_file_of_the_first_version_is_made_anew(tmp_path: Path) -> None:
     limits = SqliteLimits(tmp_path / "limits.sqlite")
     await limits.reserve("acme", ONE, "a", NOTHING)
     await limits.close()
+
+
+async def test_a_file_of_the_second_version_keeps_its_leases(tmp_path: Path) -> None:
+    now = 1000.0
+    limits = SqliteLimits(tmp_path / "limits.sqlite", clock=lambda: now)
+    held = await limits.reserve("acme", ONE, "a", NOTHING)
+    await limits.close()
+    with sqlite3.connect(tmp_path / "limits.sqlite") as older:
+        older.executescript(
+            "ALTER TABLE account DROP COLUMN running; ALTER TABLE account DROP COLUMN earliest;"
+            "PRAGMA user_version=2"
+        )
+    older.close()
+    limits = SqliteLimits(tmp_path / "limits.sqlite", clock=lambda: now)
+    with pytest.raises(LimitExceeded):
+        await limits.reserve("acme", ONE, "b", NOTHING)
+    await limits.settle(held, ONE, NOTHING)
+    await limits.reserve("acme", ONE, "c", NOTHING)
+    now += LEASE_SECONDS
+    await limits.reserve("acme", ONE, "d", NOTHING)
+    await limits.close()
+
+
+async def test_leases_are_counted_as_they_come_and_go(tmp_path: Path) -> None:
+    """The count stands beside the leases themselves; a settled one is not the next to expire any more."""
+    now, many = 1000.0, Limits(parallel=100)
+    limits = SqliteLimits(tmp_path / "limits.sqlite", clock=lambda: now)
+    held = []
+    for number in range(5):
+        held.append(await limits.reserve("acme", many, f"lease {number}", NOTHING))
+        now += 10.0
+    for settled in (held[0], held[3], held[3]):
+        await limits.settle(settled, many, NOTHING)
+    assert counted(tmp_path) == (3, 3)
+    now = 1010.0 + LEASE_SECONDS  # the second one expires
+    await limits.reserve("acme", many, "one more", NOTHING)
+    assert counted(tmp_path) == (3, 3)
+    await limits.settle(held[1], many, NOTHING)
+    assert counted(tmp_path) == (3, 3)
+    await limits.close()
+
+
+def counted(folder: Path) -> tuple[int, int]:
+    """What the account says, and what is there."""
+    with sqlite3.connect(folder / "limits.sqlite") as connection:
+        (told,) = connection.execute("SELECT running FROM account").fetchone()
+        (there,) = connection.execute("SELECT count(*) FROM lease").fetchone()
+    connection.close()
+    return told, there
 
 
 FULL_DISK = """
