@@ -90,8 +90,9 @@ class Works:
         self._traces = Traces(config.telemetry)
         self._records = open_records(config.telemetry, self._secret, self.metrics)
         self._limits = open_limits(config.state)
-        self.sessions = open_sessions(config.state, self.live.retention)
-        self.documents = open_documents(config.state, self.live.retention)
+        self._sessions = open_sessions(config.state, self.live.retention)
+        self._documents = open_documents(config.state, self.live.retention)
+        self.archive = Archive(self._documents, self._sessions, self.metrics, config.state.session_characters)
         self._classifier = Classifier.load(Path(config.classifier) if config.classifier is not None else None)
         self._desk = self._new_desk(config)
         self._affinity = Affinity()
@@ -118,7 +119,7 @@ class Works:
         front = build_front(
             self._config,
             self.dispatcher,
-            archive=Archive(self.documents, self.sessions, self.metrics),
+            archive=self.archive,
             find_tenant=self.live.find,
             drain=self._drain,
             metrics=self.render,
@@ -165,7 +166,7 @@ class Works:
             aliases=self.live.aliases,
             server=config.server,
             meter=meter,
-            memory=Memory(self.sessions, self.metrics),
+            memory=Memory(self._sessions, self.metrics, config.state.session_characters),
             assess=self._classifier.assess,
             desk=self._desk,
             affinity=self._affinity,
@@ -195,8 +196,8 @@ class Works:
             if self._records is not None:
                 stack.push_async_callback(self._records.close)
             stack.push_async_callback(self._limits.close)
-            stack.push_async_callback(self.sessions.close)
-            stack.push_async_callback(self.documents.close)
+            stack.push_async_callback(self._sessions.close)
+            stack.push_async_callback(self._documents.close)
             stack.push_async_callback(self._engines.stop)
             await self._engines.start()
             stack.push_async_callback(self._fleet.stop)

@@ -1,4 +1,4 @@
-"""What the Responses API remembers of a tenant: responses by id, and conversations, which are sessions with a label.
+"""What is remembered of a tenant: responses by id, sessions, and conversations, which are sessions with a label.
 
 Ids are 128 random bits and owned: another tenant's is answered exactly like an unknown one.
 """
@@ -15,7 +15,7 @@ import msgspec
 
 from gateway.errors import ApiError
 from gateway.metrics import Metrics
-from gateway.recall import extend, store_unavailable
+from gateway.recall import MOST, check_size, extend, store_unavailable
 from sessions import Session, SessionConflict, SessionNotFound, SessionStore, SessionStoreUnavailable, Turn
 from sessions.documents import DocumentStore
 
@@ -61,7 +61,11 @@ def new_id(prefix: str) -> str:
 class Archive:
     """The stores behind both, with their errors in the words of the API: 404, and 503 for a store that is down."""
 
-    def __init__(self, documents: DocumentStore, sessions: SessionStore, metrics: Metrics) -> None:
+    def __init__(
+        self, documents: DocumentStore, sessions: SessionStore, metrics: Metrics, most: int = MOST
+    ) -> None:
+        """`most`: as for `gateway.recall.Memory`."""
+        self._most = most
         self._documents = documents
         self._sessions = sessions
         self._metrics = metrics
@@ -119,6 +123,14 @@ class Archive:
         except SessionNotFound:
             raise missing from None
 
+    async def conversation_to_extend(
+        self, tenant: str, conversation_id: str, param: str | None = None
+    ) -> tuple[Conversation, Session]:
+        """As `conversation`. Raises ApiError 400 too, for one that is full."""
+        found, session = await self.conversation(tenant, conversation_id, param)
+        check_size(session, self._most, param or "id")
+        return found, session
+
     async def extend(self, conversation: Conversation, session: Session, turns: tuple[Turn, ...]) -> None:
         """Both its parts begin their time anew. Does not raise: the answer has been given by now."""
         try:
@@ -143,7 +155,7 @@ class Archive:
         self, tenant: str, conversation_id: str, turns: tuple[Turn, ...]
     ) -> tuple[Conversation, Session]:
         """As `extend`, for a client who waits for it: raises ApiError."""
-        found, session = await self.conversation(tenant, conversation_id)
+        found, session = await self.conversation_to_extend(tenant, conversation_id)
         try:
             with self._asking():
                 session = await extend(self._sessions, tenant, session, turns)
@@ -175,6 +187,25 @@ class Archive:
         with self._asking():
             await self._documents.delete(tenant, found.id)
             await self._sessions.delete(tenant, session.id)
+
+    async def sessions(self, tenant: str) -> tuple[str, ...]:
+        """The ids of all that a tenant has, the one used last first."""
+        with self._asking():
+            return await self._sessions.list(tenant)
+
+    async def session(self, tenant: str, session_id: str) -> Session:
+        try:
+            with self._asking():
+                return await self._sessions.get(tenant, session_id)
+        except SessionNotFound:
+            raise not_found("session", session_id) from None
+
+    async def delete_session(self, tenant: str, session_id: str) -> None:
+        try:
+            with self._asking():
+                await self._sessions.delete(tenant, session_id)
+        except SessionNotFound:
+            raise not_found("session", session_id) from None
 
     async def _find(self, kind: type[Document], tenant: str, document_id: str) -> Document | None:
         with self._asking():

@@ -257,6 +257,8 @@ class State(_Section, frozen=True):
     # gateways that share the store; each grants this part of a tenant's limits alone while the store does not answer
     gateways: Annotated[int, Meta(ge=1, le=10_000)] = 1
     session_ttl: Seconds = 30 * 24 * 3600.0  # seconds after the last turn
+    # characters of one session, from which on it takes no further turn; each turn counts as 64 more
+    session_characters: Count = 2_000_000
 
 
 class Telemetry(_Section, frozen=True):

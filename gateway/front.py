@@ -18,6 +18,7 @@ from gateway.api.models import Models
 from gateway.api.responses_dialect import Responses
 from gateway.api.responses_stored import StoredResponses
 from gateway.api.route import Routing
+from gateway.api.sessions import Sessions
 from gateway.api.token_count import TokenCount
 from gateway.archive import Archive
 from gateway.config import Config, Tenant
@@ -129,14 +130,21 @@ def _operators(health: Health, dashboard: Dashboard, reloads: Changes | None) ->
 
 
 def _stored(archive: Archive) -> list[Route]:
-    """What the Responses API remembers."""
-    responses, conversations = StoredResponses(archive), Conversations(archive)
+    """What is remembered."""
+    responses, conversations, sessions = (
+        StoredResponses(archive),
+        Conversations(archive),
+        Sessions(archive),
+    )
     return [
         Route("/v1/responses/compact", responses.compact, methods=["POST"]),
         Route("/v1/responses/{id}", responses.get, methods=["GET"]),
         Route("/v1/responses/{id}", responses.delete, methods=["DELETE"]),
         Route("/v1/responses/{id}/cancel", responses.cancel, methods=["POST"]),
         Route("/v1/responses/{id}/input_items", responses.items, methods=["GET"]),
+        Route("/v1/sessions", sessions.list, methods=["GET"]),
+        Route("/v1/sessions/{id}", sessions.get, methods=["GET"]),
+        Route("/v1/sessions/{id}", sessions.delete, methods=["DELETE"]),
         Route("/v1/conversations", conversations.create, methods=["POST"]),
         Route("/v1/conversations/{id}", conversations.get, methods=["GET"]),
         Route("/v1/conversations/{id}", conversations.delete, methods=["DELETE"]),

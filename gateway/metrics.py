@@ -31,7 +31,7 @@ NO_TIER = "none"  # of requests that ended before a tier was chosen
 NO_ERROR = "none"
 ANSWERING = ("chat", "completions", "responses", "messages")
 ENDPOINTS = (
-    *ANSWERING, "stored_responses", "conversations", "count_tokens", "route", "models", "admin",
+    *ANSWERING, "stored_responses", "conversations", "sessions", "count_tokens", "route", "models", "admin",
 )  # fmt: skip
 ROUTE_REASONS = ("classifier", "requested", "pinned", "failover")
 ABORT_REASONS = ("client", "engine", "upstream", "deadline", "drain")

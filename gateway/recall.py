@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from msgspec import structs
 
 from backends.prompt import Prompt
+from gateway.config import State
 from gateway.errors import ApiError
 from gateway.metrics import Metrics
 from gateway.request import Request
@@ -17,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 NEW = "new"
 APPEND_TRIES = 10
+MOST = State().session_characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +40,15 @@ class Recalled:
 class Memory:
     """The session store, with its errors in the words of the API."""
 
-    def __init__(self, store: SessionStore, metrics: Metrics) -> None:
+    def __init__(self, store: SessionStore, metrics: Metrics, most: int = MOST) -> None:
+        """`most`: see `session_characters` of the configuration."""
         self._store = store
+        self._most = most
         self._metrics = metrics
 
     async def recall(self, request: Request) -> Recalled:
         """Raises ApiError 404 for an unknown or foreign id, 503 when the store does not answer, 400 for the result of
-        a tool that nobody has called."""
+        a tool that nobody has called, and for a session that is full."""
         incoming = tuple(to_turn(message) for message in request.prompt.messages)
         if request.session is not None and not request.prompt.is_conversation:
             raise ApiError(400, "x-session-id: a session needs chat messages", param="x-session-id")
@@ -61,6 +65,7 @@ class Memory:
             raise self._unavailable() from error
         self._metrics.state_backend("sessions", up=True)
         self._metrics.session("recalled")
+        check_size(session, self._most, "x-session-id")
         check_results(session.turns, incoming, request.result_fields)
         new = merge(session.turns, incoming)
         return Recalled(session=session, turns=session.turns + new, new=new)
@@ -112,6 +117,13 @@ async def extend(store: SessionStore, tenant: str, session: Session, turns: tupl
         else:
             return structs.replace(session, turns=session.turns + turns, version=session.version + 1)
     raise SessionConflict(f"lost the race to append {APPEND_TRIES} times")
+
+
+def check_size(session: Session, most: int, field: str) -> None:
+    """Raises ApiError 400 for a session that takes no further turn. The one that fills it may be of any length."""
+    if session.size >= most:
+        reason = f"{field}: it holds {most} characters or more and takes no further turn; begin a new one"
+        raise ApiError(400, reason, code="session_full", param=field)
 
 
 def store_unavailable() -> ApiError:

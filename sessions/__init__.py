@@ -9,6 +9,8 @@ from typing import Protocol
 
 import msgspec
 
+TURN_SIZE = 64  # what a turn without words counts as
+
 
 class Call(msgspec.Struct, frozen=True):
     """A tool call that a model made. `arguments`: JSON text, as the model wrote it."""
@@ -40,6 +42,14 @@ class Session(msgspec.Struct, frozen=True):
     turns: tuple[Turn, ...] = ()
     version: int = 0
     erased: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Characters of all that was said, and some for each turn."""
+        return sum(
+            TURN_SIZE + len(turn.content) + sum(len(call.arguments) for call in turn.calls)
+            for turn in self.turns
+        )
 
     @property
     def placed(self) -> Iterator[tuple[int, Turn]]:

@@ -62,7 +62,7 @@ class Responses(Dialect[ResponsesBody, RememberedResponse]):
             previous = await self._archive.response(tenant, body.previous_response_id, "previous_response_id")
             return _Past(previous.turns)
         if body.conversation_id is not None:
-            conversation, session = await self._archive.conversation(
+            conversation, session = await self._archive.conversation_to_extend(
                 tenant, body.conversation_id, "conversation"
             )
             return _Past(session.turns, (conversation, session))

@@ -11,7 +11,7 @@ import pytest
 from gateway.archive import Archive, StoredResponse, new_id
 from gateway.errors import ApiError
 from gateway.metrics import Metrics
-from sessions import Turn
+from sessions import TURN_SIZE, Turn
 from sessions.documents_sqlite import SqliteDocuments
 from sessions.retention import always
 from sessions.sqlite import SqliteSessions
@@ -125,6 +125,22 @@ async def test_of_two_who_erase_one_turn_the_second_is_told(rig: Rig) -> None:
     assert await rig.archive.replace(*found, 0, HELLO[0], None)
     assert not await rig.archive.replace(*found, 0, HELLO[0], None)
     assert (await rig.archive.conversation("acme", found[0].id))[1].turns == HELLO[1:]
+
+
+async def test_a_full_conversation_takes_no_further_turn_and_can_still_be_read(rig: Rig) -> None:
+    archive = Archive(rig.documents, rig.sessions, rig.metrics, most=2 * TURN_SIZE + 7)
+    made = await archive.create("acme", {}, HELLO[:1])
+    await archive.add("acme", made.id, HELLO[1:])
+    with pytest.raises(ApiError) as error:
+        await archive.add("acme", made.id, HELLO)
+    assert (error.value.status, error.value.code) == (400, "session_full")
+    with pytest.raises(ApiError) as error:
+        await archive.conversation_to_extend("acme", made.id, "conversation")
+    assert error.value.param == "conversation"
+    conversation, session = await archive.conversation("acme", made.id)
+    assert session.turns == HELLO
+    assert await archive.replace(conversation, session, 0, HELLO[0], None)
+    await archive.add("acme", made.id, HELLO[:1])
 
 
 async def test_a_conversation_deleted_meanwhile_stays_deleted(

@@ -81,7 +81,7 @@ MISTAKES = [
     (
         "unknown key like none",
         TIER + "state: {zzz: 1}",
-        ["5: state.zzz: unknown key; known: folder, redis, gateways, session_ttl"],
+        ["5: state.zzz: unknown key; known: folder, redis, gateways, session_ttl, session_characters"],
     ),
     (
         "unknown key in a list",

@@ -203,8 +203,8 @@ class Stores:
         self._folder = Path(folder)
         self.metrics = Metrics(["7b", "70b"], {}, ["tenant"])
         self._documents = SqliteDocuments(Path(folder) / "responses.sqlite", always(60.0))
-        self._sessions = SqliteSessions(Path(folder) / "sessions.sqlite", always(60.0))
-        self.archive = Archive(self._documents, self._sessions, self.metrics)
+        self.sessions = SqliteSessions(Path(folder) / "sessions.sqlite", always(60.0))
+        self.archive = Archive(self._documents, self.sessions, self.metrics)
 
     def spoil(self) -> None:
         """Before the first use: from then on no store can be read or written."""
@@ -213,7 +213,7 @@ class Stores:
 
     async def close(self) -> None:
         await self._documents.close()
-        await self._sessions.close()
+        await self.sessions.close()
 
 
 @contextmanager
