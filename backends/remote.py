@@ -72,6 +72,13 @@ class RemoteBackend:
         self._tokenizer = tokenizer
         self._context_length = context_length
         self._max_in_flight = max_in_flight
+        self.change(api_key, connect_timeout, read_timeout)
+        self._breaker = breaker or Breaker()
+        self._transport: httpx.AsyncBaseTransport | None = None
+        self._in_flight = 0
+
+    def change(self, api_key: str | None, connect_timeout: float, read_timeout: float) -> None:
+        """From the next generation on; those that run end as they began."""
         self._headers = {
             "accept": "text/event-stream",
             "accept-encoding": "identity",
@@ -82,9 +89,6 @@ class RemoteBackend:
         self._timeout = httpx.Timeout(
             connect=connect_timeout, read=read_timeout, write=WRITE_TIMEOUT, pool=connect_timeout
         ).as_dict()
-        self._breaker = breaker or Breaker()
-        self._transport: httpx.AsyncBaseTransport | None = None
-        self._in_flight = 0
 
     @property
     def name(self) -> str:

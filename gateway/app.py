@@ -127,6 +127,7 @@ class Works:
             observe=self.observe,
             reloads=changes,
             aliases=self.live.aliases,
+            anonymous=lambda: self.live.config.anonymous,
             lifespan=self.lifespan,
         )
         own = self._config.server.admin
@@ -179,11 +180,12 @@ class Works:
         """See `gateway.reload.Prepare`."""
         tenants = Tenants(new, self._secret)
         self._new_desk(new)
+        change_servers = await asyncio.to_thread(self._fleet.prepare, new.tiers)
 
         async def apply() -> None:
             self.live.hold(new, tenants)
             self._desk.change(new.tiers)
-            self._fleet.price(new.tiers)
+            change_servers()
             self.metrics.tenants([tenant.name for tenant in everybody(new)])
             set_log_level(new.telemetry.log_level)
 

@@ -139,6 +139,9 @@ class Remote(_Section, frozen=True):
     model: Text  # the name that server knows
     kind: Literal["vllm", "sglang", "tgi", "lmdeploy", "openai"] = "openai"
     api_key_env: Variable | None = None  # the environment variable that holds the key
+    api_key_file: Text | None = (
+        None  # or the file, relative to the configuration file's; read again with each reload
+    )
     tokenizer: Text | None = None  # folder with tokenizer.json; None: tokens are estimated
     context_length: Count = 8192
     connect_timeout: Seconds = 2.0

@@ -16,7 +16,7 @@ import msgspec
 
 from backends.catalogue import CATALOGUE
 from gateway import strictyaml
-from gateway.config import Config, Tenant
+from gateway.config import Config, Tenant, Tier
 from gateway.strictyaml import Document, Mistake, nearest
 
 AUTO = "auto"  # the model name that leaves the tier to the gateway
@@ -87,14 +87,27 @@ def load_preset(name: str) -> Config:
 
 
 def _with_paths_in(config: Config, folder: Path) -> Config:
-    """With the folders that this gateway writes or reads taken from the file's own."""
+    """With the folders that this gateway writes or reads, and files of keys, taken from the file's own."""
     state = msgspec.structs.replace(config.state, folder=str(folder / config.state.folder))
     classifier = None if config.classifier is None else str(folder / config.classifier)
     records = config.telemetry.records
     telemetry = msgspec.structs.replace(
         config.telemetry, records=None if records is None else str(folder / records)
     )
-    return msgspec.structs.replace(config, state=state, classifier=classifier, telemetry=telemetry)
+    tiers = tuple(_with_keys_in(tier, folder) for tier in config.tiers)
+    return msgspec.structs.replace(
+        config, state=state, classifier=classifier, telemetry=telemetry, tiers=tiers
+    )
+
+
+def _with_keys_in(tier: Tier, folder: Path) -> Tier:
+    remotes = tuple(
+        remote
+        if remote.api_key_file is None
+        else msgspec.structs.replace(remote, api_key_file=str(folder / remote.api_key_file))
+        for remote in tier.remotes
+    )
+    return msgspec.structs.replace(tier, remotes=remotes)
 
 
 def config_schema() -> dict[str, Any]:
@@ -209,6 +222,13 @@ def _anonymous(config: Config) -> Iterator[_Fault]:
         yield ("server", "host"), reason
 
 
+def _server_keys(config: Config) -> Iterator[_Fault]:
+    for i, tier in enumerate(config.tiers):
+        for k, remote in enumerate(tier.remotes):
+            if remote.api_key_env is not None and remote.api_key_file is not None:
+                yield ("tiers", i, "remotes", k, "api_key_file"), "not allowed beside api_key_env"
+
+
 def _administration(config: Config) -> Iterator[_Fault]:
     admin = config.server.admin
     if admin is None:
@@ -239,6 +259,7 @@ _RULES: tuple[Callable[[Config], Iterator[_Fault]], ...] = (
     _policies,
     _keys,
     _anonymous,
+    _server_keys,
     _administration,
     _aliases,
 )

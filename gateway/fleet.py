@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from backends.backend import Backend
@@ -26,7 +26,7 @@ class Fleet:
     ) -> None:
         """`engines`: what the engines of `config` are started with, by whoever does that.
 
-        Raises ValueError naming a variable that is not set.
+        Raises ValueError naming a key that is not there.
         """
         self._affinity = affinity
         self._engines = {engine.name: engine for engine in engines}
@@ -52,10 +52,24 @@ class Fleet:
         """Idempotent."""
         await asyncio.gather(*(backend.close() for backend in self.backends))
 
-    def price(self, tiers: Sequence[TierConfig]) -> None:
-        """The prices of these, which are the same tiers otherwise, from here on."""
-        for mine, tier in zip(self.tiers, tiers, strict=True):
-            mine.price = tier.price
+    def prepare(self, tiers: Sequence[TierConfig]) -> Callable[[], None]:
+        """What takes over what may change of these: prices, and keys and patience of remote servers.
+
+        Raises ValueError naming a key that is not there.
+        """
+        changes = [
+            (backend, key_of(backend.name, remote), remote)
+            for mine, tier in zip(self.tiers, tiers, strict=True)
+            for backend, remote in zip(_servers(mine), tier.remotes, strict=True)
+        ]
+
+        def apply() -> None:
+            for mine, tier in zip(self.tiers, tiers, strict=True):
+                mine.price = tier.price
+            for backend, key, remote in changes:
+                backend.change(key, remote.connect_timeout, remote.read_timeout)
+
+        return apply
 
     def _tier(self, tier: TierConfig) -> Tier:
         engines = [self._engine(f"{tier.name}/{n}", engine) for n, engine in enumerate(tier.engines)]
@@ -72,9 +86,6 @@ class Fleet:
         return Replica(backend, engine.model, config.block_size, self._part(room))
 
     def _remote(self, name: str, remote: Remote) -> Replica:
-        key = os.environ.get(remote.api_key_env) if remote.api_key_env is not None else None
-        if remote.api_key_env is not None and not key:
-            raise ValueError(f"tier {name}: the environment variable {remote.api_key_env} is not set")
         tokenizer = self._tokenizer(Path(remote.tokenizer)) if remote.tokenizer is not None else None
         most = self._part(remote.max_in_flight)
         backend = RemoteBackend(
@@ -82,7 +93,7 @@ class Fleet:
             url=remote.url,
             model=remote.model,
             kind=remote.kind,
-            api_key=key,
+            api_key=key_of(name, remote),
             tokenizer=tokenizer,
             context_length=remote.context_length,
             connect_timeout=remote.connect_timeout,
@@ -108,6 +119,31 @@ class Fleet:
                 self._affinity.stored(event.engine, event.sequence, event.keys)
             case Evicted():
                 self._affinity.evicted(event.engine, event.sequence, event.keys)
+
+
+def _servers(tier: Tier) -> list[RemoteBackend]:
+    return [replica.backend for replica in tier.replicas if isinstance(replica.backend, RemoteBackend)]
+
+
+def key_of(name: str, remote: Remote) -> str | None:
+    """The key for a server, None where it wants none. Raises ValueError naming a variable or a file without one."""
+    if remote.api_key_env is not None:
+        key, where = os.environ.get(remote.api_key_env, ""), f"the environment variable {remote.api_key_env}"
+    elif remote.api_key_file is not None:
+        key, where = _read_key(Path(remote.api_key_file)), f"the file {Path(remote.api_key_file).name}"
+    else:
+        return None
+    if not (key and key.isascii() and key.isprintable()):
+        raise ValueError(f"tier {name}: {where} holds no key")
+    return key
+
+
+def _read_key(path: Path) -> str:
+    """Empty for what cannot be read."""
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def context_length(folder: Path, engine: Engine) -> int:

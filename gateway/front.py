@@ -42,16 +42,18 @@ def build_front(
     observe: Observe,
     reloads: Changes | None = None,
     aliases: Mapping[str, str] | None = None,
+    anonymous: Callable[[], Tenant | None] | None = None,
     lifespan: Lifespan[Starlette] | None = None,
 ) -> Starlette:
     """An ASGI application.
 
-    `metrics` renders `/metrics`, `overview` is what the page shows; `observe` surrounds every call. `aliases`: instead
-    of the configuration's, where they may change. What operators ask is here too, unless that has a port of its own
-    (see `build_admin`).
+    `metrics` renders `/metrics`, `overview` is what the page shows; `observe` surrounds every call. `aliases`
+    and `anonymous`: instead of the configuration's, where they may change. What operators ask is here too, unless that
+    has a port of its own (see `build_admin`).
     """
+    anonymous = anonymous or (lambda: config.anonymous)
     models = Models(dispatcher, config.aliases if aliases is None else aliases)
-    health = Health(dispatcher, drain, metrics, config.anonymous)
+    health = Health(dispatcher, drain, metrics, anonymous)
     chat = Generation(Chat(), dispatcher, config.server, drain)
     completions = Generation(Completions(), dispatcher, config.server, drain)
     responses = Generation(Responses(archive), dispatcher, config.server, drain)
@@ -59,7 +61,7 @@ def build_front(
     counts = TokenCount(dispatcher, config.server, Responses(archive))
     routing = Routing(dispatcher, config.server, (Chat(), Completions(), Responses(archive), Messages()))
     tries: dict[str, ASGIApp] = {"chat/completions": chat, "route": routing}
-    dashboard = Dashboard(overview, drain, config.anonymous, tries)
+    dashboard = Dashboard(overview, drain, anonymous, tries)
     app = Starlette(
         routes=[
             Route("/v1/chat/completions", chat, methods=["POST"]),
@@ -96,12 +98,12 @@ def build_admin(
     reloads: Changes,
 ) -> Starlette:
     """The ASGI application of a port of its own on `host`, for operators."""
-    health = Health(dispatcher, drain, metrics, None)
+    health = Health(dispatcher, drain, metrics, nobody)
     tries: dict[str, ASGIApp] = {
         "chat/completions": Generation(Chat(), dispatcher, config.server, drain),
         "route": Routing(dispatcher, config.server, (Chat(), Completions(), Messages())),
     }
-    dashboard = Dashboard(overview, drain, None, tries)
+    dashboard = Dashboard(overview, drain, nobody, tries)
     app = Starlette(
         routes=[*_probes(health), *_operators(health, dashboard, reloads)],
         middleware=layers(config.server, _operator if is_loopback(host) else find_tenant, drain, observe),
@@ -114,6 +116,10 @@ def build_admin(
 def _operator(key: str | None) -> Tenant:
     """Whoever reaches a loopback port of the operators' own is one of them. No configured tenant has this name."""
     return Tenant(name="(operator)", admin=True)
+
+
+def nobody() -> None:
+    """There is no anonymous tenant."""
 
 
 def _probes(health: Health) -> list[Route]:

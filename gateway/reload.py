@@ -1,7 +1,8 @@
 """Changing the configuration while requests run: checked strictly, swapped in one step, undone by `rollback`.
 
-Tenants, their keys and limits, aliases, prices, the level of the log and how long sessions are kept can change; running
-requests, counts and sessions stay as they are. All else needs a restart and is refused by name.
+Tenants, the anonymous one too, their keys and limits, aliases, prices, remote servers' keys and timeouts, the level of
+the log and how long sessions are kept can change; running requests, counts and sessions stay as they are. All else
+needs a restart and is refused by name.
 """
 
 import asyncio
@@ -17,6 +18,8 @@ from gateway.metrics import Metrics
 from gateway.strictyaml import Path, dotted
 
 logger = logging.getLogger(__name__)
+
+REMOTE_FIELDS = frozenset({"api_key_env", "api_key_file", "connect_timeout", "read_timeout"})
 
 Apply = Callable[[], Awaitable[None]]
 """Makes a checked configuration the one that holds. Does not raise."""
@@ -142,8 +145,10 @@ def differences(old: object, new: object, path: Path = ()) -> Iterator[Path]:
 
 def _changeable(path: Path) -> bool:
     match path:
-        case ("tenants" | "aliases", *_):
+        case ("tenants" | "anonymous" | "aliases", *_):
             return True
+        case ("tiers", int(), "remotes", int(), field):
+            return field in REMOTE_FIELDS
         case ("tiers", int(), "price", *_):
             return True
         case ("telemetry", "log_level") | ("state", "session_ttl"):

@@ -23,7 +23,7 @@ class Health:
         dispatcher: Dispatches,
         drain: Drain,
         metrics: Callable[[], Awaitable[bytes]],
-        anonymous: Tenant | None,
+        anonymous: Callable[[], Tenant | None],
     ) -> None:
         self._dispatcher = dispatcher
         self._drain = drain
@@ -44,6 +44,6 @@ class Health:
     async def metrics(self, http: HttpRequest) -> Response:
         """Always in text 0.0.4, whatever the client accepts."""
         tenant = exchange_of(http.scope).tenant
-        if tenant is None or not (tenant.admin or tenant == self._anonymous):
+        if tenant is None or not (tenant.admin or tenant == self._anonymous()):
             raise ApiError(403, "Only an admin's key opens the metrics.", code="not_allowed")
         return Response(await self._metrics(), headers={"content-type": CONTENT_TYPE})

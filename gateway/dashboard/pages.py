@@ -40,7 +40,11 @@ class Dashboard:
     """`anonymous`: as in `gateway.api.health.Health`. Paths below `PAGE`; `tries` are those that run prompts."""
 
     def __init__(
-        self, overview: Overview, drain: Drain, anonymous: Tenant | None, tries: Mapping[str, ASGIApp]
+        self,
+        overview: Overview,
+        drain: Drain,
+        anonymous: Callable[[], Tenant | None],
+        tries: Mapping[str, ASGIApp],
     ) -> None:
         self._overview = overview
         self._drain = drain
@@ -69,7 +73,7 @@ class Dashboard:
         return _Guarded(app, self._may_look)
 
     def _may_look(self, tenant: Tenant | None) -> bool:
-        return tenant is not None and (tenant.admin or tenant == self._anonymous)
+        return tenant is not None and (tenant.admin or tenant == self._anonymous())
 
     async def _encoded(self) -> bytes:
         return msgspec.json.encode(await self._overview.state())

@@ -90,6 +90,11 @@ MISTAKES = [
     ),
     ("missing", "aliases: {}", ["1: tiers: is missing"]),
     (
+        "two places for a key",
+        'tiers: [{name: 7b, remotes: [{url: "http://h/v1", model: m, api_key_env: A, api_key_file: b}]}]',
+        ["1: tiers[0].remotes[0].api_key_file: not allowed beside api_key_env"],
+    ),
+    (
         "missing deep",
         "tiers:\n  - name: 7b\n    engines:\n      - {}",
         ["4: tiers[0].engines[0].model: is missing"],
@@ -420,6 +425,8 @@ def test_state_lies_beside_the_file_that_names_it(tmp_path: Path) -> None:
     assert load_config(file).state.folder == str(tmp_path / "kept")
     file.write_text(TIER + "state: {folder: /var/lib/headrace}")
     assert load_config(file).state.folder == "/var/lib/headrace"
+    file.write_text('tiers: [{name: 7b, remotes: [{url: "http://h/v1", model: m, api_key_file: keys/one}]}]')
+    assert load_config(file).tiers[0].remotes[0].api_key_file == str(tmp_path / "keys/one")
 
 
 def test_state_of_presets_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,12 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteSessions]:
     await made.close()
 
 
+async def holding(store: SqliteSessions, *turns: Turn) -> Session:
+    session = await store.create("acme")
+    await store.append("acme", session.id, turns, 0)
+    return await store.get("acme", session.id)
+
+
 def asking(session: Session) -> Request:
     return Request(
         id="req_1", endpoint="chat", tenant=Tenant(name="acme"), model="auto", session=session.id,
@@ -35,7 +41,7 @@ def asking(session: Session) -> Request:
 
 @pytest.mark.parametrize(("most", "full"), [(100 + TURN_SIZE + 1, False), (100 + TURN_SIZE, True)])
 async def test_a_full_session_takes_no_further_turn(store: SqliteSessions, most: int, full: bool) -> None:
-    session = await store.append("acme", (await store.create("acme")).id, SAID, 0)
+    session = await holding(store, *SAID)
     memory = Memory(store, Metrics(["7b"], {}, ["acme"]), most)
     if not full:
         recalled = await memory.recall(asking(session))
@@ -47,5 +53,4 @@ async def test_a_full_session_takes_no_further_turn(store: SqliteSessions, most:
 
 
 async def test_turns_without_words_fill_it_too(store: SqliteSessions) -> None:
-    session = await store.append("acme", (await store.create("acme")).id, (Turn("user", ""),) * 5, 0)
-    assert session.size == 5 * TURN_SIZE
+    assert (await holding(store, *(Turn("user", ""),) * 5)).size == 5 * TURN_SIZE

@@ -64,6 +64,8 @@ def with_tier(**changes: Any) -> Config:
         structs.replace(BASE, telemetry=Telemetry(log_level="debug")),
         structs.replace(BASE, state=State(session_ttl=60.0)),
         with_tier(price=Price(input=2.0, output=3.0)),
+        structs.replace(BASE, anonymous=Tenant(name="a")),
+        with_tier(remotes=(structs.replace(SEVEN.remotes[0], api_key_file="key", read_timeout=5.0),)),
     ],
 )
 async def test_what_may_change_while_requests_run(bench: Bench, config: Config) -> None:
@@ -82,7 +84,10 @@ async def test_what_may_change_while_requests_run(bench: Bench, config: Config) 
         (structs.replace(BASE, server=Server(port=1)), ("server.port",)),
         (structs.replace(BASE, state=State(redis="redis://h")), ("state.redis",)),
         (structs.replace(BASE, tiers=(SEVEN, Tier(name="70b"))), ("tiers",)),
-        (structs.replace(BASE, anonymous=Tenant(name="a")), ("anonymous",)),
+        (
+            with_tier(remotes=(structs.replace(SEVEN.remotes[0], url="http://127.0.0.1:8/v1"),)),
+            ("tiers[0].remotes[0].url",),
+        ),
         (structs.replace(BASE, secret_env="X", tenants=()), ("secret_env",)),
         (
             with_tier(remotes=(structs.replace(SEVEN.remotes[0], model="other"),), price=Price(input=1)),

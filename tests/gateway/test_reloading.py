@@ -1,5 +1,6 @@
 """A gateway whose configuration changes while it runs, through its own endpoints."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -108,6 +109,47 @@ async def test_aliases_and_prices_change(site: Site) -> None:
         assert rolled.json()["number"] == 3
         listed = (await client.get("/v1/models", headers=bearing(site.admin_key))).json()["data"]
         assert [model["id"] for model in listed] == ["auto", "7b"]
+
+
+async def test_who_needs_no_key_changes(site: Site) -> None:
+    paths = ("/v1/models", "/metrics", "/dashboard")
+    async with site.running() as (client, _):
+        assert [(await client.get(path)).status_code for path in paths] == [401, 401, 401]
+        site.config = structs.replace(site.config, anonymous=Tenant(name="anyone"))
+        await client.post("/admin/reload", headers=bearing(site.admin_key))
+        assert [(await client.get(path)).status_code for path in paths] == [200, 200, 200]
+        await client.post("/admin/rollback", headers=bearing(site.admin_key))
+        assert [(await client.get(path)).status_code for path in paths] == [401, 401, 401]
+
+
+async def test_a_servers_key_is_read_again(site: Site, tmp_path: Path) -> None:
+    heard: list[bytes] = []
+
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        heard.append(head.partition(b"authorization: bearer ")[2].partition(b"\r\n")[0])
+        writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(hear, "127.0.0.1", 0)
+    port, file = server.sockets[0].getsockname()[1], tmp_path / "server-key"
+    file.write_text("first\n")
+    remote = Remote(url=f"http://127.0.0.1:{port}/v1", model="m", api_key_file=str(file))
+    site.config = structs.replace(site.config, tiers=(Tier(name="7b", remotes=(remote,)),))
+    async with server, site.running() as (client, _):
+        admin = bearing(site.admin_key)
+        await client.post("/v1/chat/completions", json=ASKED, headers=admin)
+        file.write_text("second")
+        assert (await client.post("/admin/reload", headers=admin)).status_code == 200
+        await client.post("/v1/chat/completions", json=ASKED, headers=admin)
+        assert set(heard) == {b"first", b"second"} and heard[-1] == b"second"
+        for spoilt in ("", "two\nlines", "é"):
+            file.write_text(spoilt)
+            answer = await client.post("/admin/reload", headers=admin)
+            message = answer.json()["error"]["message"]
+            assert (answer.status_code, message) == (400, "tier 7b/0: the file server-key holds no key")
+        await client.post("/v1/chat/completions", json=ASKED, headers=admin)
+        assert heard[-1] == b"second"
 
 
 async def test_counts_go_on_over_a_reload(site: Site) -> None:
