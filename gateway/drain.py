@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from functools import partial
 
 from gateway.errors import draining
+from gateway.watching import End, Strike
 
 CUT_GRACE = 1.0  # seconds for error frames to be written once running requests are cut
 
@@ -18,7 +19,8 @@ class Drain:
         self.running = 0  # requests taken and not yet ended
         self._idle = asyncio.Event()
         self._idle.set()
-        self._cut = asyncio.Event()
+        self._cut = False
+        self._strikes: set[Strike] = set()  # what ends each of those that run
 
     @contextmanager
     def taken(self) -> Iterator[None]:
@@ -34,16 +36,20 @@ class Drain:
             if not self.running:
                 self._idle.set()
 
-    async def cut(self) -> NoReturn:
-        """Waits until running requests are cut, then raises the ApiError to end them with."""
-        await self._cut.wait()
-        raise draining()
+    def cut(self, strike: Strike) -> End:
+        """A `gateway.watching.Watcher`: strikes with an ApiError when running requests are cut."""
+        self._strikes.add(strike)
+        if self._cut:
+            strike(draining())
+        return partial(self._strikes.discard, strike)
 
     async def leave(self, patience: float) -> None:
         """Returns when nothing runs any more, after `patience` seconds and the grace at the latest."""
         self.leaving = True
         if not await self._ended(patience):
-            self._cut.set()
+            self._cut = True
+            for strike in list(self._strikes):
+                strike(draining())
             await self._ended(CUT_GRACE)
 
     async def _ended(self, seconds: float) -> bool:

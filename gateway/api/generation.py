@@ -17,15 +17,15 @@ from starlette.types import Receive, Scope, Send
 from backends.backend import Delta, Unavailable
 from backends.prompt import Prompt
 from gateway.api.dialect import Body, Dialect, Ending, Rendering, finish_of
-from gateway.api.sse import EventStream
+from gateway.api.sse import EventStream, keep_alive
 from gateway.api.strictjson import invalid
-from gateway.api.watching import disconnected, watched
 from gateway.config import Server, Tenant
 from gateway.drain import Drain
 from gateway.errors import ClientGone, as_api_error
 from gateway.exchange import Exchange, exchange_of
 from gateway.request import Answer, Card, Decision, Endpoint, Request
 from gateway.several import as_one
+from gateway.watching import disconnected, watched
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class Generation(Generic[B, R]):
         if body.stream:
             await self._streamed(call, receive, send)
         else:
-            whole = await watched(self._whole(call), disconnected(receive), self._drain.cut())
+            whole = await watched(self._whole(call), disconnected(receive), self._drain.cut)
             await whole(scope, receive, send)
 
     async def _whole(self, call: _Call[R]) -> Response:
@@ -97,9 +97,9 @@ class Generation(Generic[B, R]):
 
     async def _streamed(self, call: _Call[R], receive: Receive, send: Send) -> None:
         stream = EventStream(send, self._dialect.typed)
-        quiet = stream.keep_alive(self._server.keepalive_after, {"x-headrace-tier": "pending"})
+        quiet = keep_alive(stream, self._server.keepalive_after, {"x-headrace-tier": "pending"})
         try:
-            await watched(self._stream(call, stream), disconnected(receive), self._drain.cut(), quiet)
+            await watched(self._stream(call, stream), disconnected(receive), self._drain.cut, quiet)
         except ClientGone:
             await self._keep(call)
             raise

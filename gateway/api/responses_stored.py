@@ -15,10 +15,10 @@ from gateway.api.paging import no_more_than, page
 from gateway.api.responses_replay import replay
 from gateway.api.sse import EventStream
 from gateway.api.strictjson import invalid
-from gateway.api.watching import disconnected, watched
 from gateway.archive import Archive, StoredResponse
 from gateway.errors import ApiError
 from gateway.exchange import exchange_of
+from gateway.watching import disconnected, watched
 
 QUERY = frozenset({"stream", "starting_after", "include_obfuscation"})
 AT_ONCE = 64  # events in one piece

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 from starlette.types import Send
+
+from gateway.watching import End, Strike, Watcher
 
 DONE = b"data: [DONE]\n\n"
 HEADERS = {
@@ -54,14 +56,14 @@ class EventStream:
             frames.append(name.encode() + b"data: %s\n\n" % msgspec.json.encode(data))
         return b"".join(frames)
 
-    async def keep_alive(self, seconds: float, headers: Mapping[str, str]) -> NoReturn:
-        """Send a comment whenever nothing was sent for `seconds`; the first one may have to start the stream."""
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(self._last + seconds - loop.time())
-            if loop.time() >= self._last + seconds:
-                await self.start(headers)
-                await self._write(b": keep-alive\n\n")
+    def quiet(self) -> float:
+        """Seconds since anything was sent."""
+        return asyncio.get_running_loop().time() - self._last
+
+    async def comment(self, headers: Mapping[str, str]) -> None:
+        """What clients pass over; it may have to start the stream."""
+        await self.start(headers)
+        await self._write(b": keep-alive\n\n")
 
     async def _write(self, body: bytes, *, more: bool = True) -> None:
         await self._deliver({"type": "http.response.body", "body": body, "more_body": more})
@@ -70,3 +72,47 @@ class EventStream:
         self._last = asyncio.get_running_loop().time()
         async with self._turn:
             await self._send(message)
+
+
+def keep_alive(stream: EventStream, seconds: float, headers: Mapping[str, str]) -> Watcher:
+    """Sends a comment whenever nothing was sent for `seconds`; strikes with what that raises."""
+
+    def watch(strike: Strike) -> End:
+        return _Heart(stream, seconds, headers, strike).stop
+
+    return watch
+
+
+class _Heart:
+    """One timer, set anew when it rings too early: most streams are never quiet for so long."""
+
+    def __init__(
+        self, stream: EventStream, seconds: float, headers: Mapping[str, str], strike: Strike
+    ) -> None:
+        self._stream = stream
+        self._seconds = seconds
+        self._headers = headers
+        self._strike = strike
+        self._sending: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(seconds, self._ring)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+        if self._sending is not None:
+            self._sending.cancel()
+
+    def _ring(self) -> None:
+        left = self._seconds - self._stream.quiet()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._ring)
+        else:
+            self._sending = self._loop.create_task(self._send())
+
+    async def _send(self) -> None:
+        try:
+            await self._stream.comment(self._headers)
+        except Exception as error:
+            self._strike(error)
+        else:
+            self._timer = self._loop.call_later(self._seconds, self._ring)

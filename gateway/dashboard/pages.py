@@ -13,13 +13,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api.sse import HEADERS as EVENT_HEADERS
-from gateway.api.watching import disconnected, watched
 from gateway.config import Tenant
 from gateway.credentials import PAGE, challenge
 from gateway.dashboard.overview import Overview
 from gateway.drain import Drain
 from gateway.errors import ApiError
 from gateway.exchange import exchange_of
+from gateway.watching import disconnected, watched
 
 EVERY = 1.0  # seconds between two states in the stream
 MAX_VIEWERS = 32

@@ -15,10 +15,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from gateway.api.watching import watched
 from gateway.drain import Drain
 from gateway.errors import ApiError
 from gateway.server import Door, bind, run, serve
+from gateway.watching import watched
 
 drain = Drain()
 
@@ -43,7 +43,7 @@ async def work(request: Request) -> PlainTextResponse:
     try:
         with drain.taken():
             say("working")
-            await watched(asyncio.sleep(float(request.url.query)), drain.cut())
+            await watched(asyncio.sleep(float(request.url.query)), drain.cut)
     except ApiError as error:
         return PlainTextResponse(error.code or "", error.status)
     return PlainTextResponse("worked")

@@ -6,6 +6,7 @@ import pytest
 
 from gateway.drain import Drain
 from gateway.errors import ApiError
+from gateway.watching import watched
 
 
 async def test_an_idle_gateway_leaves_at_once() -> None:
@@ -41,7 +42,7 @@ async def test_what_runs_too_long_is_cut() -> None:
 
     async def endless() -> None:
         with drain.taken():
-            await drain.cut()
+            await watched(asyncio.sleep(30), drain.cut)
 
     running = asyncio.ensure_future(endless())
     await asyncio.sleep(0)
@@ -50,6 +51,8 @@ async def test_what_runs_too_long_is_cut() -> None:
     with pytest.raises(ApiError) as cut:
         await running
     assert cut.value.code == "draining"
+    with pytest.raises(ApiError):  # so is what only now gets to its work
+        await watched(asyncio.sleep(30), drain.cut)
 
 
 async def test_it_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
