@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from backends.backend import BackendError, CallPiece, Delta, Usage
+from backends.backend import BackendError, CallPiece, Delta, Rejected, Usage
 from backends.tools.calls import joined
 from gateway.cascade import Attempt
 from gateway.config import Price
@@ -103,6 +103,8 @@ class AnswerStream:
             if isinstance(ending, BackendError):
                 self._attempt.entry.failed(ending.code)
             await self.aclose()
+            if isinstance(ending, Rejected):
+                raise in_the_clients_words(ending, self._epilogue.request) from ending
             raise
         if not delta.index:  # of several answers the first is remembered
             self._text.append(delta.text)
@@ -131,3 +133,12 @@ class AnswerStream:
         if self._first is not None:  # made, though nobody has read it
             self._tokens += self._first.tokens
         await self._epilogue(self._last, "".join(self._text), self._calls, self._tokens)
+
+
+def in_the_clients_words(error: Rejected, request: Request) -> Rejected:
+    """Of a grammar the client knows only what it was made of. Some prove to be too much when the answer has begun."""
+    reason = error.message.removeprefix("grammar: ")
+    if reason == error.message:
+        return error
+    field = "tools" if request.grammar is None else request.grammar_field
+    return Rejected(f"{field}: {reason}", error.code)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from backends.backend import Delta, Generation, Rejected, Sampling
 from classifier import Assessment
 from gateway import cascade
-from gateway.answer import AnswerStream, Epilogue
+from gateway.answer import AnswerStream, Epilogue, in_the_clients_words
 from gateway.cascade import Attempt
 from gateway.config import Server
 from gateway.desk import Desk
@@ -115,7 +115,7 @@ class Dispatcher:
                     request.ledger,
                 )
             except Rejected as error:
-                raise _in_the_clients_words(error, request) from error
+                raise in_the_clients_words(error, request) from error
             self._scout.answers(request, outlook, attempt.tier.name)
             answers[request.id] = self._answer(request, recalled, charge, route, attempt, encoded, started)
 
@@ -300,15 +300,6 @@ def _decided_by(outlook: Outlook, signals: Signals, tier: str) -> str:
     if outlook.named is not None:
         return "requested"
     return "pinned" if tier == signals.pinned else "classifier"
-
-
-def _in_the_clients_words(error: Rejected, request: Request) -> Rejected:
-    """Of a grammar the client knows only what it was made of."""
-    reason = error.message.removeprefix("grammar: ")
-    if reason == error.message:
-        return error
-    field = "tools" if request.grammar is None else request.grammar_field
-    return Rejected(f"{field}: {reason}", error.code)
 
 
 def _reason(route: Route, attempt: Attempt) -> str:

@@ -213,14 +213,15 @@ async def test_several_answers_are_reserved_for(tmp_path: Path, backend: Make, t
         ({}, "tools: unclosed group"),
     ],
 )
+@pytest.mark.parametrize("begun", [[], [Delta(text="{", tokens=1)]])
 async def test_a_faulty_grammar_is_told_by_the_clients_name_for_it(
-    tmp_path: Path, backend: Make, tier_of: Make, changes: dict[str, Any], message: str
+    tmp_path: Path, backend: Make, tier_of: Make, changes: dict[str, Any], message: str, begun: list[Delta]
 ) -> None:
-    gateway = Gateway(
-        tmp_path, [tier_of("7b", backend("7b/0", [Rejected("grammar: unclosed group", "invalid")]))]
-    )
+    """At once, or when it proves to be too much in mid-answer."""
+    script = [*begun, Rejected("grammar: unclosed group", "invalid")]
+    gateway = Gateway(tmp_path, [tier_of("7b", backend("7b/0", script))])
     with pytest.raises(Rejected) as error:
-        await gateway.run("Hi", **changes)
+        await gateway.say("Hi", **changes)
     told = as_api_error(error.value)
     assert (told.status, told.message, told.param) == (400, message, message.partition(":")[0])
 
