@@ -146,6 +146,8 @@ class Rig:
     ) -> Answer:
         """Raises AssertionError when it is refused. The answer fills with every step; EOS is ignored by default.
 
+        With `n`, that is the first answer; the others are `answers[sender, f"{id}#{index}"]`.
+
         `options`: fields of Submit and of Sampling.
         """
         fields = {name: options.pop(name) for name in Submit.__struct_fields__ if name in options}
@@ -158,6 +160,8 @@ class Rig:
         )
         refused = self.engine.submit(sender, submit)
         assert refused is None, refused
+        for index in range(1, submit.sampling.n):
+            self.answers[sender, f"{id}#{index}"] = Answer()
         return self.answers.setdefault((sender, id), Answer())
 
     def refusal(self, submit: Submit) -> Refused:
@@ -168,7 +172,7 @@ class Rig:
 
     def step(self) -> None:
         for sender, output in self.engine.step():
-            answer = self.answers[sender, output.id]
+            answer = self.answers[sender, f"{output.id}#{output.index}" if output.index else output.id]
             assert answer.finish is None, "told after its end"
             answer.ids += output.ids
             answer.signals += output.signals

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from backends.wire import BANDS, Band, Grammar
+from backends.engine.engine import answer_sampling
+from backends.wire import BANDS, Band, Grammar, Sampling
 
 if TYPE_CHECKING:
     from tests.backends.engine.conftest import Answer, Rig
@@ -41,6 +42,7 @@ SAMPLINGS = st.fixed_dictionaries(
         "stop": st.sampled_from([(), ("ab",), ("\n", "ba", "aab")]),
         "stop_token_ids": st.sampled_from([(), (5, 20, 30, 40)]),
         "grammar": st.sampled_from([None, None, None, Grammar("regex", "[abc]{3,12}")]),
+        "n": st.sampled_from([1, 1, 1, 3]),
     }
 )
 
@@ -92,7 +94,9 @@ class AnyOrder(RuleBasedStateMachine):
         assert load.waiting < config.max_waiting + config.max_sequences
         self.rig.engine._compiling.wait(1.0)  # so that it is the same in every run
         right = {**sampling, "max_tokens": min(sampling["max_tokens"], context - len(prompt))}
-        self.asked[sender, name] = (prompt, right)
+        for index in range(right.pop("n")):
+            seed = answer_sampling(Sampling(**sampling), index).seed
+            self.asked[sender, f"{name}#{index}" if index else name] = (prompt, {**right, "seed": seed})
 
     @rule(steps=st.integers(1, 8))
     def step(self, steps: int) -> None:
@@ -112,9 +116,10 @@ class AnyOrder(RuleBasedStateMachine):
     def abort(self, data: st.DataObject) -> None:
         live = [key for key in self.asked if self.rig.answers[key].finish is None]
         if live:
-            key = data.draw(st.sampled_from(live))
-            self.rig.engine.abort(*key)
-            self.silent.add(key)
+            sender, name = data.draw(st.sampled_from(live))
+            id = name.partition("#")[0]
+            self.rig.engine.abort(sender, id)
+            self.silent |= {key for key in self.asked if key[0] == sender and key[1].partition("#")[0] == id}
 
     def lose(self, data: st.DataObject) -> None:
         self.rig.engine.abort_sender(b"two")
