@@ -7,6 +7,7 @@ from gateway.limits import LimitStore
 from gateway.limits_guard import GuardedLimits
 from gateway.limits_redis import RedisLimits
 from gateway.limits_sqlite import SqliteLimits
+from gateway.sessions_guard import GuardedDocuments, GuardedSessions
 from sessions import SessionStore
 from sessions.connection import connect
 from sessions.documents import DocumentStore
@@ -30,12 +31,12 @@ def open_limits(state: State) -> LimitStore:
 def open_sessions(state: State, retention: Retention) -> SessionStore:
     """As `open_limits`."""
     if state.redis is not None:
-        return RedisSessions(connect(state.redis, SESSIONS_TIMEOUT), retention)
+        return GuardedSessions(RedisSessions(connect(state.redis, SESSIONS_TIMEOUT), retention))
     return SqliteSessions(Path(state.folder) / "sessions.sqlite", retention)
 
 
 def open_documents(state: State, retention: Retention) -> DocumentStore:
     """As `open_limits`."""
     if state.redis is not None:
-        return RedisDocuments(connect(state.redis, SESSIONS_TIMEOUT), retention)
+        return GuardedDocuments(RedisDocuments(connect(state.redis, SESSIONS_TIMEOUT), retention))
     return SqliteDocuments(Path(state.folder) / "responses.sqlite", retention)

@@ -71,6 +71,10 @@ class SessionStoreUnavailable(Exception):
     """The store does not answer. Never answered with an empty history."""
 
 
+class SessionDamaged(SessionStoreUnavailable):
+    """The store answers, but what it holds of this session cannot be used."""
+
+
 class SessionStore(Protocol):
     """Appending is optimistic: `expected` is the version that the caller has read."""
 

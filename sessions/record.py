@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from sessions import Session, SessionConflict, SessionStoreUnavailable, Turn
+from sessions import Session, SessionConflict, SessionDamaged, Turn
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -23,7 +23,7 @@ def encode(tenant: str, session_id: str, turns: tuple[Turn | None, ...]) -> byte
 
 
 def decode(tenant: str, session_id: str, records: Iterable[bytes]) -> Session:
-    """The session that these records make up. Raises SessionStoreUnavailable when one is damaged or belongs elsewhere.
+    """The session that these records make up. Raises SessionDamaged when one is damaged or belongs elsewhere.
 
     A store that hands out another tenant's words is broken, whatever else it says: nothing of its answer is used.
     """
@@ -45,7 +45,7 @@ def replaced(
 ) -> tuple[int, bytes]:
     """Which record has the turn of this place, and that record with `after` instead.
 
-    Raises SessionConflict where that turn is not `before`, SessionStoreUnavailable as `decode`.
+    Raises SessionConflict where that turn is not `before`, SessionDamaged as `decode`.
     """
     for number, data in enumerate(records):
         turns = _read(tenant, session_id, data)
@@ -61,7 +61,7 @@ def _read(tenant: str, session_id: str, data: bytes) -> tuple[Turn | None, ...]:
     try:
         record = msgspec.msgpack.decode(data, type=Record)
     except msgspec.DecodeError as error:
-        raise SessionStoreUnavailable(f"session {session_id}: a damaged record") from error
+        raise SessionDamaged(f"session {session_id}: a damaged record") from error
     if (record.tenant, record.session) != (tenant, session_id):
-        raise SessionStoreUnavailable(f"session {session_id}: a record of another session")
+        raise SessionDamaged(f"session {session_id}: a record of another session")
     return record.turns
