@@ -177,6 +177,13 @@ class Snapshot(Message, frozen=True, kw_only=True):
     keys: list[bytes]
 
 
+# Upper ends of what is counted by size, those of vLLM 0.33: seconds between two tokens, and tokens of a step.
+GAPS = (
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80,
+)  # fmt: skip
+STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+
 class Load(Message, frozen=True, kw_only=True):
     """How busy the engine is, and its counters since it started. Published on change, at most every 100 ms."""
 
@@ -206,6 +213,9 @@ class Load(Message, frozen=True, kw_only=True):
     first_late: tuple[int, ...] = ()  # and those that did not
     streams: int = 0  # interactive answers of two tokens and more
     streams_at_pace: int = 0  # of those, the ones with 20 tokens a second
+    gaps: tuple[int, ...] = ()  # between two tokens of an answer, by GAPS, the last one for longer ones
+    gap_seconds: float = 0.0  # all of them together
+    step_sizes: tuple[int, ...] = ()  # steps by STEP_SIZES, the last one for larger ones
     step_error: float = 0.0  # by which share of itself the last steps' predicted time was wrong
 
 

@@ -3,14 +3,15 @@
 Names and buckets are those of vLLM 0.33, so that its dashboards and Kubernetes inference gateways can read them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from backends.backend import Timings, Usage
-from backends.wire import EngineConfig, FinishReason, Load
+from backends.wire import GAPS, STEP_SIZES, EngineConfig, FinishReason, Load
 from gateway.schedule_metrics import ScheduleMetrics
+from gateway.tallied import TalliedHistogram
 
 LATENCY_BUCKETS = (
     0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680,
@@ -18,9 +19,7 @@ LATENCY_BUCKETS = (
 FIRST_TOKEN_BUCKETS = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560,
 )  # fmt: skip
-PER_TOKEN_BUCKETS = (
-    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80,
-)  # fmt: skip
+PER_TOKEN_BUCKETS = GAPS
 
 OLD_NAMES = {
     "vllm:kv_cache_usage_perc": "vllm:gpu_cache_usage_perc",
@@ -56,6 +55,16 @@ SIZE_BUCKETS = tuple(digit * 10**power for power in range(6) for digit in (1, 2,
 ENGINE_SIZES = {
     "prompt_tokens": ("vllm:request_prompt_tokens", "Tokens of one prompt."),
     "completion_tokens": ("vllm:request_generation_tokens", "Tokens of one answer."),
+}
+# Fields of `Load` with counts by size, and that of their sum.
+ENGINE_TALLIES = {
+    "gaps": (
+        "gap_seconds",
+        GAPS,
+        "vllm:inter_token_latency_seconds",
+        "From one token of an answer to the next.",
+    ),
+    "step_sizes": ("step_tokens", STEP_SIZES, "vllm:iteration_tokens_total", "Tokens run in one step."),
 }
 ENGINE_LABELS = ("model_name", "engine")
 
@@ -102,13 +111,18 @@ class EngineMetrics:
             field: Histogram(name, text, ENGINE_LABELS, buckets=SIZE_BUCKETS, registry=registry)
             for field, (name, text) in ENGINE_SIZES.items()
         }
+        self._tallies = {
+            field: TalliedHistogram(name, text, ENGINE_LABELS, buckets=ends, registry=registry)
+            for field, (_, ends, name, text) in ENGINE_TALLIES.items()
+        }
         self._schedule = ScheduleMetrics(registry, engines)
         for engine in engines:
             self._start_at_zero(engine)
 
     def _start_at_zero(self, engine: str) -> None:
         self.idle(engine)
-        for series in (*self._counters.values(), *self._times.values(), *self._sizes.values()):
+        histograms = (*self._times.values(), *self._sizes.values(), *self._tallies.values())
+        for series in (*self._counters.values(), *histograms):
             series.labels(self._models[engine], engine)
         for reason in get_args(FinishReason):
             self._finished.labels(self._models[engine], engine, reason)
@@ -140,6 +154,12 @@ class EngineMetrics:
         for reason in get_args(FinishReason):
             seen = before.finished.get(reason, 0) if before else 0
             self._finished.labels(*labels, reason).inc(load.finished.get(reason, 0) - seen)
+        for field, histogram in self._tallies.items():
+            total = ENGINE_TALLIES[field][0]
+            counts = _risen(getattr(load, field), getattr(before, field) if before else ())
+            if counts:
+                since = getattr(before, total) if before else 0
+                histogram.labels(*labels).tally(counts, getattr(load, total) - since)
         self._schedule.load(load, before)
         self._seen[load.engine] = load
 
@@ -149,6 +169,11 @@ class EngineMetrics:
             self._times[key].labels(*labels).observe(seconds)
         for field, sizes in self._sizes.items():
             sizes.labels(*labels).observe(getattr(usage, field))
+
+
+def _risen(now: Sequence[int], before: Sequence[int]) -> list[int]:
+    """By how much each count has grown."""
+    return [count - seen for count, seen in zip(now, before or [0] * len(now), strict=True)]
 
 
 def durations(timings: Timings, tokens: int) -> dict[str, float]:

@@ -62,6 +62,7 @@ class Sequence:
     band: int = 0  # in force then, see `bands`
     cached: int = 0  # prompt tokens found in the cache then
     first_token: float | None = None
+    last_token: float | None = None
     held: list[int] = field(default_factory=list)  # sampled, not yet told: may begin a stop string
     trim: int = 0  # bytes at the end of the answer that are of a matched stop
     scores: list[Score] = field(default_factory=list)  # of `held`, where they are asked for

@@ -1,12 +1,13 @@
 """What an engine counts: what its steps run, how answers end, and whether they come as fast as they should."""
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 from backends.engine.division import Scheduled
 from backends.engine.sequence import Sequence
-from backends.wire import FinishReason
+from backends.wire import GAPS, STEP_SIZES, FinishReason
 
 PACE = 20.0  # tokens per second that a reader should get
 LATEST = 32  # starts by which it is judged how fast the queue moves
@@ -21,17 +22,23 @@ class Tally:
         self._finished: Counter[str] = Counter()
         self._in_time = [0] * bands
         self._late = [0] * bands
+        self._gaps = [0] * (len(GAPS) + 1)
+        self._gap_seconds = 0.0
+        self._step_sizes = [0] * (len(STEP_SIZES) + 1)
         self._starts: list[float] = []  # when the last sequences were started
 
     def step(self, scheduled: Iterable[Scheduled], now: float, band: int) -> None:
         """A step is about to run. `band`: the one in force, which is the one of those who start in it."""
+        tokens = 0
         for sequence, count in scheduled:
             if sequence.scheduled is None:
                 sequence.scheduled, sequence.band = now, band
                 self._start(sequence, now)
-            self._counts["step_tokens"] += count
+            tokens += count
             self._counts["step_rows"] += 1
         self._counts["steps"] += 1
+        self._counts["step_tokens"] += tokens
+        self._step_sizes[bisect_left(STEP_SIZES, tokens)] += 1
 
     def _start(self, sequence: Sequence, now: float) -> None:
         self._starts = [*self._starts[1 - LATEST :], now]
@@ -42,6 +49,10 @@ class Tally:
     def token(self, sequence: Sequence, now: float, target: float) -> None:
         """One more of an answer; the first should come within `target` seconds where somebody waits for it."""
         self._counts["generation_tokens"] += 1
+        before, sequence.last_token = sequence.last_token, now
+        if before is not None:
+            self._gaps[bisect_left(GAPS, now - before)] += 1
+            self._gap_seconds += now - before
         if sequence.first_token is None:
             sequence.first_token = now
             if not sequence.batch:
@@ -75,4 +86,7 @@ class Tally:
             "finished": dict(self._finished),
             "first_in_time": tuple(self._in_time),
             "first_late": tuple(self._late),
+            "gaps": tuple(self._gaps),
+            "gap_seconds": self._gap_seconds,
+            "step_sizes": tuple(self._step_sizes),
         }

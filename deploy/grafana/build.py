@@ -82,7 +82,7 @@ CASCADE: list[Panel] = [
     ("Prompt cached", "Share of the prompt tokens that were not computed again.", "percentunit", "stat", 6, [
         ('sum(rate(headrace_tokens_total{kind="cached"}' + RATE + ')) / sum(rate(headrace_tokens_total{kind="prompt"}'
          + RATE + "))", "")]),
-    ("Failed over", "Share of decisions that another tier had to take over.", "percentunit", "stat", 6, [
+    ("Failed over", "Share of requests that another tier had to take over.", "percentunit", "stat", 6, [
         ('sum(rate(headrace_route_decisions_total{reason="failover"}' + RATE
          + ")) / sum(rate(headrace_route_decisions_total{}" + RATE + "))", "")]),
     ("Where requests go", "", "reqps", "timeseries", 12, [
@@ -95,6 +95,10 @@ CASCADE: list[Panel] = [
     ("Saved over time", "", "percentunit", "timeseries", 12, [(SAVED.format(of="rate", over=RATE), "saved")]),
     ("Tokens", "Cached ones are part of the prompt.", "none", "timeseries", 12, [
         (rate("headrace_tokens_total", "tier, kind"), "{{tier}} {{kind}}")]),
+    ("Shadow policies", "Share of the routes for auto on which each agrees with the live one.", "percentunit",
+     "timeseries", 12, [
+        (rate("headrace_shadow_decisions_total", "policy", 'agrees="yes"') + " / "
+         + rate("headrace_shadow_decisions_total", "policy"), "{{policy}}")]),
     ("Time of one assessment", "", "s", "timeseries", 12, [
         (p(0.5, "headrace_classifier_seconds", ""), "p50"), (p(0.99, "headrace_classifier_seconds", ""), "p99")]),
 ]  # fmt: skip
@@ -114,6 +118,15 @@ ENGINES: list[Panel] = [
     ("Queue", "Tokens that wait, and batch sequences that stand back for interactive ones.", "none", "timeseries", 12, [
         ("headrace_engine_waiting_tokens{}", "{{engine}} tokens waiting"),
         ("headrace_engine_paused{}", "{{engine}} standing back")]),
+    ("First tokens in time", "Share of interactive answers begun within their band's target; the objective is 95%.",
+     "percentunit", "timeseries", 12, [
+        (rate("headrace_engine_first_tokens_total", "engine, band", 'in_time="true"') + " / "
+         + rate("headrace_engine_first_tokens_total", "engine, band"), "{{engine}} band {{band}}")]),
+    ("Band in force", "Counted from 0; each allows more rows than the one before.", "none", "timeseries", 12, [
+        ("headrace_engine_band{}", "{{engine}}")]),
+    ("Tokens between two", "Time from one token of an answer to the next.", "s", "timeseries", 12, [
+        (p(0.5, "vllm:inter_token_latency_seconds", "engine"), "{{engine}} p50"),
+        (p(0.99, "vllm:inter_token_latency_seconds", "engine"), "{{engine}} p99")]),
     ("Answers at pace", "Share of interactive answers with 20 tokens per second.", "percentunit", "timeseries", 12, [
         (rate("headrace_engine_streams_at_pace_total", "engine") + " / "
          + rate("headrace_engine_streams_total", "engine"), "{{engine}}")]),

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from backends.backend import Timings, Usage
-from backends.wire import EngineConfig, Load
+from backends.wire import GAPS, STEP_SIZES, EngineConfig, Load
 from gateway.engine_metrics import durations
 from gateway.metrics import CONTENT_TYPE, MAX_ERROR_CODES, Metrics, measure_lag
 
@@ -144,6 +144,31 @@ def test_totals_go_on_where_a_restarted_engine_begins_again_at_0(metrics: Metric
     assert totals == [10, 15, 19, 19]
     assert value(metrics, "vllm:request_success_total", **SMALL, finished_reason="stop") == 4
     assert value(metrics, "vllm:request_success_total", **SMALL, finished_reason="length") == 1
+
+
+def test_what_an_engine_has_sorted_by_size_is_a_histogram(metrics: Metrics) -> None:
+    none, some = [0] * (len(GAPS) + 1), [0] * (len(GAPS) + 1)
+    some[0], some[-1] = 7, 2
+    more = [*some[:-1], 3]
+    for incarnation, gaps, seconds in (
+        ("a", some, 180.5),
+        ("a", more, 280.5),
+        ("b", none, 0.0),
+        ("b", some, 180.5),
+    ):
+        metrics.load(load(incarnation, gaps=tuple(gaps), gap_seconds=seconds))
+    name = "vllm:inter_token_latency_seconds"
+    assert value(metrics, f"{name}_bucket", **SMALL, le="0.01") == 14
+    assert value(metrics, f"{name}_bucket", **SMALL, le="80.0") == 14
+    assert (
+        value(metrics, f"{name}_bucket", **SMALL, le="+Inf") == value(metrics, f"{name}_count", **SMALL) == 19
+    )
+    assert value(metrics, f"{name}_sum", **SMALL) == 461
+    sizes = [0] * (len(STEP_SIZES) + 1)
+    sizes[1] = 4
+    metrics.load(load("c", step_sizes=tuple(sizes), step_tokens=21))
+    assert value(metrics, "vllm:iteration_tokens_total_bucket", **SMALL, le="8.0") == 4
+    assert value(metrics, "vllm:iteration_tokens_total_sum", **SMALL) == 21
 
 
 def test_restarts_are_told_as_a_total(metrics: Metrics) -> None:

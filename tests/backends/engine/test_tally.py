@@ -6,6 +6,7 @@ import pytest
 
 from backends.engine.sequence import Sequence
 from backends.engine.tally import LONGEST_WAIT, SHORTEST_WAIT, Tally
+from backends.wire import GAPS, STEP_SIZES
 
 Make = Callable[..., Sequence]
 
@@ -38,6 +39,24 @@ def test_a_reader_gets_twenty_tokens_a_second(
     fields = tally.fields()
     assert (fields["streams"], fields["streams_at_pace"]) == (streams, at_pace)
     assert fields["finished"] == {"length": 1}
+
+
+def test_gaps_between_tokens_and_sizes_of_steps_are_counted_by_size(sequence: Make) -> None:
+    tally = Tally(1)
+    one, other = sequence([1, 2]), sequence([1])
+    for now in (5.0, 5.015, 5.05, 205.05):
+        tally.token(one, now, 1.0)
+    tally.token(other, 7.0, 1.0)
+    tally.step([(one, 1), (other, 7)], 0.0, 0)
+    tally.step([(one, 9)], 0.0, 0)
+    tally.step([(one, 20_000)], 0.0, 0)
+    fields = tally.fields()
+    gaps = dict(zip((*GAPS, None), fields["gaps"], strict=True))
+    assert {end: count for end, count in gaps.items() if count} == {0.025: 1, 0.05: 1, None: 1}
+    assert fields["gap_seconds"] == pytest.approx(200.05)
+    sizes = dict(zip((*STEP_SIZES, None), fields["step_sizes"], strict=True))
+    assert {end: count for end, count in sizes.items() if count} == {8: 1, 16: 1, None: 1}
+    assert fields["step_tokens"] == 20_017
 
 
 def test_what_never_began_is_no_stream(sequence: Make) -> None:

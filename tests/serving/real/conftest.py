@@ -25,6 +25,7 @@ tiers:
     price: {{input: 1.5, cached: 0.15, output: 1.5}}
     engines: [{{model: {model}, dtype: float32, kv_tokens: 4096}}]
 anonymous: {{name: anonymous, policy: {{floor: 0.0}}}}
+shadow_policies: {{strict: {{floor: 1.0}}}}
 tenants:
   - name: metered
     keys: [{{prefix: {prefix}, digest: {digest}}}]
