@@ -32,6 +32,7 @@ LIMITS = LLParserLimits(
 ALLOWANCE = 0.005  # seconds of processor time that each token of an answer has; most take a fraction of one millisecond
 OVERDRAFT = 0.5  # seconds that an answer may take beyond it: every other answer waits for them
 MAX_REASON = 200  # characters of the library's words that are passed on
+_TEMPERATURE = re.compile(r"^\s*[?!]?\w+\[[^\]\n]*\btemperature\s*=", re.MULTILINE)  # of one rule, in Lark
 _DETAIL = re.compile(r"^error: (.+)$", re.MULTILINE)  # what the parser of regular expressions ends with
 
 
@@ -131,6 +132,8 @@ class _Tokens:
 def _source(grammar: Grammar) -> str:
     """What llguidance compiles. Raises GrammarError."""
     if grammar.kind == "lark":
+        if _TEMPERATURE.search(grammar.source):
+            raise GrammarError("a rule has a temperature: only that of the request is followed")
         return f"{grammar.source}\n{OPTIONS}"  # in this order, so that the numbers of lines are right
     if grammar.kind == "regex":
         inner = json.loads(LLMatcher.grammar_from_regex(grammar.source))["grammars"][0]

@@ -69,6 +69,7 @@ LANGUAGES: list[tuple[Grammar, list[str]]] = [
     ),
     (Grammar("lark", 'start: "a" ("n" | "nd")'), ["an", "and"]),
     (Grammar("lark", 'start: "<call>"'), ["<call>"]),
+    (Grammar("lark", 'start: "[temperature=" | "b"'), ["[temperature=", "b"]),
 ]
 
 
@@ -245,6 +246,7 @@ def test_copies_go_ways_of_their_own(compiler: GrammarCompiler) -> None:
         (Grammar("regex", ""), "at least one token"),
         (Grammar("lark", "begin: "), "start"),
         (Grammar("lark", "start: <nobody>"), "nobody"),
+        (Grammar("lark", "start: a\na[max_tokens=3, temperature=0.5]: /[a-z]+/"), "temperature"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(compiler: GrammarCompiler, grammar: Grammar, words: str) -> None:
