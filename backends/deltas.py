@@ -134,12 +134,16 @@ class _Answer:
         if output.scores:
             self._score(output, self._said(output))
         told = self._told(Said(text) if self._parser is None else self._parser.finish(text), output)
-        return msgspec.structs.replace(told, finish=self._finish(output), stopped_by=self._stopped_by())
+        stop = self._stopped_by()
+        return msgspec.structs.replace(told, finish=self._finish(output, stop), stopped_by=stop)
 
-    def _finish(self, output: Output) -> Finish | None:
-        """An answer that calls waits for the results, whatever ended it, unless it had to be cut off."""
-        called = self._parser is not None and self._parser.called
-        return "tool_calls" if called and output.finish == "stop" else output.finish
+    def _finish(self, output: Output, stop: str | None) -> Finish | None:
+        """An answer that calls waits for the results, whatever ended it, unless it was cut off: by its length, or by
+        `stop` in the middle of a call."""
+        parser = self._parser
+        if parser is None or not parser.called or (stop is not None and parser.within):
+            return output.finish
+        return "tool_calls" if output.finish == "stop" else output.finish
 
     def _told(self, said: Said, output: Output) -> Delta:
         delta = Delta(

@@ -54,6 +54,11 @@ class CallParser:
         """Whether there has been a call."""
         return self._calls > 0
 
+    @property
+    def within(self) -> bool:
+        """Whether a call has begun and its arguments are not complete."""
+        return self._state == self._inside
+
     def push(self, text: str) -> Said:
         """What can be said by now."""
         return self._read(text, last=False)

@@ -156,6 +156,15 @@ def test_a_call_that_is_cut_off_has_not_ended_the_answer_by_itself(tokenizer: To
     assert deltas[-1].finish == "length"
 
 
+@pytest.mark.parametrize(("written", "finish"), [(CALL[:-20], "stop"), (CALL + b"\n", "tool_calls")])
+def test_a_stop_string_in_a_call_leaves_no_call_to_be_answered(
+    tokenizer: Tokenizer, written: bytes, finish: str
+) -> None:
+    """Nor does it change what a whole call before it asks for."""
+    deltas = read(calling(tokenizer, stop=("END",)), output(written), output(b"END", finish="stop", trim=3))
+    assert (deltas[-1].finish, deltas[-1].stopped_by) == (finish, "END")
+
+
 def test_what_was_no_call_comes_out_in_the_end(tokenizer: Tokenizer) -> None:
     deltas = read(calling(tokenizer), output(b"<tool_call>"), output(b" is", finish="stop"))
     assert [(delta.text, delta.finish) for delta in deltas] == [("<tool_call> is", "stop")]
