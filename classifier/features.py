@@ -34,9 +34,10 @@ _CLASSES = {
     "dollar": b"$",
     "other bytes": bytes(range(128, 256)),
 }
-_CLASS_OF = np.zeros(256, np.int8)
-for _number, _members in enumerate(_CLASSES.values(), start=1):
-    _CLASS_OF[list(_members)] = _number
+_CLASS_OF = bytes(
+    next((number for number, members in enumerate(_CLASSES.values(), start=1) if byte in members), 0)
+    for byte in range(256)
+)
 
 _MARKS = (b"```", b"    ", b"def ", b"return", b"import ", b"();", b"\\frac", b"$", b"(a)", b"\n(b)", b"options:",
           b"statement", b">>>", b"\n- ", b"\n1.", b"http", b"example", b"step by step", b"article", b"the following",
@@ -113,15 +114,13 @@ def _sizes(characters: int, words: Words) -> tuple[float, ...]:
 
 
 def _shares(raw: bytes) -> list[float]:
-    classes = np.bincount(_CLASS_OF[np.frombuffer(raw, np.uint8)], minlength=len(_CLASSES) + 1)
-    shares: list[float] = (classes[1:] / max(len(raw), 1)).tolist()
-    return shares
+    classes, size = raw.translate(_CLASS_OF), max(len(raw), 1)
+    return [classes.count(number) / size for number in range(1, len(_CLASSES) + 1)]
 
 
 def _grams(tokens: list[bytes]) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
     singles = np.array([crc32(token) for token in tokens], np.uint32)
     pairs = singles[:-1] * _GOLDEN + singles[1:]  # wraps around at 2^32
     hashes = np.concatenate([singles, pairs ^ (pairs >> np.uint32(15))])
-    counts = np.bincount((hashes % BUCKETS).astype(np.intp), minlength=BUCKETS)
-    buckets = np.flatnonzero(counts)
-    return buckets, np.sqrt(counts[buckets] / max(len(hashes), 1)).astype(np.float32)
+    buckets, counts = np.unique((hashes % BUCKETS).astype(np.intp), return_counts=True)
+    return buckets, np.sqrt(counts / max(len(hashes), 1)).astype(np.float32)
