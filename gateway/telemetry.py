@@ -25,16 +25,12 @@ from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
-from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 from opentelemetry.trace import (
     INVALID_SPAN,
-    NoOpTracer,
     Span,
     SpanKind,
     StatusCode,
-    Tracer,
     format_span_id,
     format_trace_id,
     get_current_span,
@@ -47,6 +43,7 @@ from backends.backend import BackendError, Delta, Generation, Timings, Usage
 from gateway.config import Telemetry
 from gateway.errors import ApiError
 from gateway.ledger import Stage
+from gateway.spans import Attributes, Tracer, made_current
 from gateway.tiers import Replica
 
 MAX_QUEUE = 4096  # spans waiting for the collector; the oldest are dropped beyond
@@ -54,7 +51,6 @@ MAX_BATCH = 512
 EXPORT_EVERY = 1.0  # seconds
 EXPORT_TIMEOUT = 5.0  # seconds for one batch, with its retries
 FLUSH_TIMEOUT = 2.0  # seconds that stopping waits for a collector
-MAX_ATTRIBUTE_LENGTH = 1024
 MAX_INT = 2**63 - 1  # of OTLP; a larger one would cost its whole batch
 
 PROVIDER = "headrace"
@@ -78,7 +74,6 @@ GEN_AI = {
     "cached_tokens": ("headrace.cached_tokens", "gen_ai.usage.cache_read.input_tokens"),
 }
 
-Attributes = dict[str, AttributeValue]
 _stages: ContextVar[list[Stage] | None] = ContextVar("stages of the request", default=None)
 
 
@@ -86,9 +81,9 @@ class Traces:
     """Where spans are made. Without a collector they are not: then a client's trace context is only passed on."""
 
     def __init__(self, config: Telemetry) -> None:
-        self._provider: TracerProvider | None = None
+        self._processor: BatchSpanProcessor | None = None
         self._exporter: OTLPSpanExporter | None = None
-        self._tracer: Tracer = NoOpTracer()
+        self._tracer: Tracer | None = None
         self._propagator = TraceContextTextMapPropagator()
         latest = OPT_IN in os.environ.get("OTEL_SEMCONV_STABILITY_OPT_IN", "").split(",")
         self._names = {key: names[latest] for key, names in GEN_AI.items()}
@@ -97,33 +92,26 @@ class Traces:
 
     def _export(self, config: Telemetry, endpoint: str) -> None:
         self._exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces", timeout=EXPORT_TIMEOUT)
-        self._provider = TracerProvider(
-            sampler=TraceIdRatioBased(config.sample_ratio),
-            resource=Resource.create({SERVICE_NAME: config.service_name}),
-            span_limits=SpanLimits(max_attribute_length=MAX_ATTRIBUTE_LENGTH),
-            shutdown_on_exit=False,
+        self._processor = BatchSpanProcessor(
+            self._exporter,
+            max_queue_size=MAX_QUEUE,
+            schedule_delay_millis=EXPORT_EVERY * 1000,
+            max_export_batch_size=MAX_BATCH,
         )
-        self._provider.add_span_processor(
-            BatchSpanProcessor(
-                self._exporter,
-                max_queue_size=MAX_QUEUE,
-                schedule_delay_millis=EXPORT_EVERY * 1000,
-                max_export_batch_size=MAX_BATCH,
-            )
-        )
-        self._tracer = self._provider.get_tracer(PROVIDER)
+        resource = Resource.create({SERVICE_NAME: config.service_name})
+        self._tracer = Tracer(self._processor, resource, PROVIDER, config.sample_ratio)
 
     async def close(self) -> None:
         """Send what is left, for `FLUSH_TIMEOUT` seconds at most. Idempotent."""
         await asyncio.to_thread(self._shut_down)
 
     def _shut_down(self) -> None:
-        provider, exporter = self._provider, self._exporter
-        self._provider = self._exporter = None
-        if provider is None or exporter is None:
+        processor, exporter = self._processor, self._exporter
+        self._processor = self._exporter = self._tracer = None
+        if processor is None or exporter is None:
             return
         # The SDK's own waiting has no limit below 30 s; a daemon thread does not hold the process up.
-        flushing = threading.Thread(target=provider.shutdown, name="flush of traces", daemon=True)
+        flushing = threading.Thread(target=processor.shutdown, name="flush of traces", daemon=True)
         flushing.start()
         flushing.join(FLUSH_TIMEOUT)
         if flushing.is_alive():
@@ -140,34 +128,30 @@ class Traces:
         """
         outside = _stages.set(stages)
         try:
-            with self._tracer.start_as_current_span(
-                f"{method} {route}",
-                context=self._propagator.extract(_traceparent(headers), Context()),
-                kind=SpanKind.SERVER,
-                attributes={"http.request.method": method, "http.route": route},
-                record_exception=False,
-                set_status_on_exception=False,
-            ) as span:
-                with _marking(span):
-                    yield RequestSpan(span)
+            span = self._outermost(method, route, self._propagator.extract(_traceparent(headers), Context()))
+            with made_current(span), _marking(span):
+                yield RequestSpan(span)
         finally:
             _stages.reset(outside)
+
+    def _outermost(self, method: str, route: str, outside: Context) -> Span:
+        if self._tracer is None:
+            return get_current_span(outside)  # the client's
+        attributes: Attributes = {"http.request.method": method, "http.route": route}
+        return self._tracer.start(
+            f"{method} {route}", context=outside, kind=SpanKind.SERVER, attributes=attributes
+        )
 
     @contextmanager
     def span(self, name: str, **attributes: AttributeValue) -> Iterator[Span]:
         """A stage of the request; `attributes` get the prefix `headrace.`."""
-        if self._provider is None:  # then a stage costs its two readings of the clock
+        if self._tracer is None:  # then a stage costs its two readings of the clock
             with _timed(name):
                 yield INVALID_SPAN
             return
-        with self._tracer.start_as_current_span(
-            name,
-            attributes={f"headrace.{key}": value for key, value in attributes.items()},
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            with _marking(span), _timed(name):
-                yield span
+        told = {f"headrace.{key}": value for key, value in attributes.items()}
+        with self._tracer.current(name, attributes=told) as span, _marking(span), _timed(name):
+            yield span
 
     def attempt(self, tier: str, replica: Replica, generation: Generation) -> AsyncGenerator[Delta, None]:
         """What the replica streams, in a span of its own; the trace context goes along.
@@ -175,19 +159,19 @@ class Traces:
         The span's parent is the span that is current now, not when the first delta is asked for.
         """
         parent = otel_context.get_current()
-        if self._provider is None:
+        if self._tracer is None:
             return replica.backend.stream(_in_trace(generation, get_current_span(parent)))
-        return self._attempt(tier, replica, generation, parent)
+        return self._attempt(self._tracer, tier, replica, generation, parent)
 
     async def _attempt(
-        self, tier: str, replica: Replica, generation: Generation, parent: Context
+        self, tracer: Tracer, tier: str, replica: Replica, generation: Generation, parent: Context
     ) -> AsyncGenerator[Delta, None]:
         # Never the current span: a generator runs in the contexts of whoever pulls it.
         operation = "chat" if generation.prompt.is_conversation else "text_completion"
-        span = self._tracer.start_span(f"{operation} {tier}", context=parent, kind=SpanKind.CLIENT)
+        span = tracer.start(f"{operation} {tier}", context=parent, kind=SpanKind.CLIENT)
         if span.is_recording():
             span.set_attributes(self._asked(operation, tier, replica, generation))
-        follower = _Follower(span, self._names, within_span(span, parent), self._tracer)
+        follower = _Follower(span, self._names, within_span(span, parent), tracer)
         try:
             with _marking(span):
                 async with aclosing(replica.backend.stream(_in_trace(generation, span))) as deltas:
@@ -281,7 +265,7 @@ class _Follower:
         )
         for name, begin, end in stages:
             if begin is not None and end is not None:
-                stage = self._tracer.start_span(name, context=self._inside, start_time=_nanoseconds(begin))
+                stage = self._tracer.start(name, context=self._inside, at=_nanoseconds(begin))
                 stage.end(_nanoseconds(end))
 
     def end(self) -> None:
