@@ -50,6 +50,7 @@ test-slow: install redis prometheus chromium
 bench: install
 	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.gateway
+	$(BIN)/python -m benchmarks.layers
 	$(BIN)/python -m benchmarks.streams
 	$(BIN)/python -m benchmarks.two_engines
 	$(BIN)/python -m benchmarks.isolation

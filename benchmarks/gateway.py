@@ -141,9 +141,9 @@ def pairs(names: tuple[str, str], rounds: int, measure: Rate) -> list[tuple[floa
 
 
 def added_rows(bench: Bench, seconds: float) -> list[Row]:
-    """An open loop through each of ours, and the stub directly."""
+    """An open loop through each of ours, and the stub directly; what bare httpx adds on this processor is beside it."""
     asked, rows = body(delay=DELAY), []
-    for name in ("sqlite", "redis", "wire"):
+    for name in ("sqlite", "redis", "wire", "bare"):
         if name in bench:
             base = median(asyncio.run(open_loop(bench.target("stub", asked), RATE, seconds)))
             times = asyncio.run(open_loop(bench.target(name, asked), RATE, seconds))
@@ -154,7 +154,7 @@ def added_rows(bench: Bench, seconds: float) -> list[Row]:
                         case=f"added p{at}, {name}",
                         ours=cuts[at - 1],
                         peer=bound,
-                        peer_name=f"what it may add at {RATE:.0f} requests/s",
+                        peer_name=f"what the gateway may add at {RATE:.0f} requests/s",
                         unit="ms",
                         ratio=bound / cuts[at - 1],
                     )
