@@ -34,6 +34,7 @@ from gateway.reload import Apply, Reloads
 from gateway.state import open_documents, open_limits, open_sessions
 from gateway.telemetry import Traces
 from gateway.tenants import Tenants, server_secret
+from gateway.weights import open_judges
 from prefixcache.affinity import Affinity
 
 
@@ -95,6 +96,8 @@ class Works:
         self.archive = Archive(self._documents, self._sessions, self.metrics, config.state.session_characters)
         self._classifier = Classifier.load(Path(config.classifier) if config.classifier is not None else None)
         self._desk = self._new_desk(config)
+        self._judges = open_judges(config)
+        self._judges.announce()
         self._affinity = Affinity()
         self._watch = Watch(engine_models(config))
         self._engines = (
@@ -172,6 +175,8 @@ class Works:
             desk=self._desk,
             affinity=self._affinity,
             salts=Salts(self._secret),
+            judges=self._judges,
+            billing=config.billing,
             metrics=self.metrics,
             traces=self._traces,
         )
@@ -185,6 +190,7 @@ class Works:
         async def apply() -> None:
             self.live.hold(new, tenants)
             self._desk.change(new.tiers)
+            self._judges.change(new.tiers)
             change_servers()
             self.metrics.tenants([tenant.name for tenant in everybody(new)])
             set_log_level(new.telemetry.log_level)

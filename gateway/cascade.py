@@ -1,65 +1,341 @@
-"""Running a route: one attempt that answers, with failover to other replicas and tiers before the first delta.
+"""Running a route: attempts until one answers, judged before anything of them is sent.
 
-An attempt may be repeated only while the client has seen nothing. After the first delta its errors are final.
+An attempt may be repeated, or answered by a dearer tier instead, only while the client has seen nothing. After that its
+errors are final, and its tier never changes.
 """
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from backends.backend import BackendError, DeadlineExceeded, Delta, Unavailable
 from backends.deadline import Deadline
-from gateway.ledger import Entry, Ledger
-from gateway.request import Route
+from gateway.cascade_metrics import CascadeMetrics
+from gateway.holding import Ahead, Held
+from gateway.judges import Brief
+from gateway.judging import judge
+from gateway.ledger import ABORTED, ESCALATED, Entry, Ledger
+from gateway.request import Deltas, Route
+from gateway.telemetry import Traces
 from gateway.tiers import Replica, Tier
 
 MAX_ATTEMPTS = 3
 DEADLINE_GRACE = 0.5  # seconds that a backend gets to end a generation by itself before the gateway does
 
-Start = Callable[[Tier, Replica], AsyncGenerator[Delta, None]]
+Start = Callable[[Tier, Replica, bool], AsyncGenerator[Delta, None]]
+"""Whether the attempt is judged comes last: then its deltas have signals."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What was found of a judged answer. `kept`: whether it was good enough."""
+
+    tier: str
+    confidence: float
+    threshold: float
+    tokens: int  # of the answer, when it was judged
+    kept: bool
+
+    def __str__(self) -> str:
+        sign = ">=" if self.kept else "<"
+        return f"p={self.confidence:.2f} {sign} {self.threshold:.2f} after {self.tokens} tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """A generation whose first delta has come. `rest` continues it; closing `rest` aborts it."""
+    """A generation whose first deltas, `held`, have come. `rest` continues it; closing `rest` aborts it."""
 
     tier: Tier
     replica: Replica
     entry: Entry  # of the ledger
-    first: Delta
-    rest: AsyncGenerator[Delta, None]
+    held: Sequence[Delta]
+    rest: Deltas
+    verdicts: tuple[Verdict, ...] = ()  # of this and the ones before it, as far as they were judged
+
+
+def _never(tier: Tier, replica: Replica) -> Brief | None:
+    return None
+
+
+async def _nothing(tier: Tier, replica: Replica) -> bool:
+    return False
+
+
+def _free(tier: Tier, replica: Replica, entry: Entry, held: Held) -> None:
+    """Nobody keeps books."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How one request runs.
+
+    `cached`: prompt tokens held, by replica name; `brief`: how an attempt there is judged, None if it is not; `warm`:
+    let a replica read the prompt; `set_aside`: is told of each attempt that does not answer after all; `escalations`:
+    how often a dearer tier may take over because of what was found.
+    """
+
+    route: Route
+    cached: Mapping[str, int]
+    start: Start
+    brief: Callable[[Tier, Replica], Brief | None] = _never
+    warm: Callable[[Tier, Replica], Awaitable[bool]] = _nothing
+    set_aside: Callable[[Tier, Replica, Entry, Held], None] = _free
+    attempts: int = MAX_ATTEMPTS
+    escalations: int = 0
 
 
 async def run(
-    route: Route, tiers: Mapping[str, Tier], cached: Mapping[str, int], start: Start, ledger: Ledger
+    plan: Plan, tiers: Mapping[str, Tier], ledger: Ledger, metrics: CascadeMetrics, traces: Traces
 ) -> Attempt:
-    """Try the route's tiers in order, each on its best replicas, until one gives a first delta.
+    """Try the route's tiers in order, each on its best replicas, until the answer of one is kept.
 
-    `cached`: prompt tokens held, by replica name; every attempt is entered into `ledger`. Raises the last
-    BackendError when all attempts failed, and at once one that no other replica could mend.
+    `tiers`: the cheapest first; every attempt is entered into `ledger`. Raises the last BackendError when all attempts
+    failed, and at once one that no other replica could mend.
     """
-    tried: set[str] = set()
-    failure: BackendError = Unavailable("no replica answers", "no_replica")
-    for name in route.order:
-        tier = tiers[name]
-        while len(tried) < MAX_ATTEMPTS and (replica := tier.pick(cached, tried)) is not None:
-            tried.add(replica.name)
-            entry = ledger.open(tier.name, replica.name)
-            deltas = start(tier, replica)
-            try:
-                first = await anext(deltas)
-            except StopAsyncIteration:
-                failure = Unavailable("the backend ended without an answer", "upstream_eof")
-                entry.failed(failure.code)
-            except BackendError as error:
-                entry.failed(error.code)
-                if not error.retryable:
-                    raise
-                failure = error
-            else:
-                entry.begun()
-                return Attempt(tier=tier, replica=replica, entry=entry, first=first, rest=deltas)
-    raise failure
+    climb = _Climb(plan, tiers, ledger, metrics, traces)
+    try:
+        return await climb.answer()
+    finally:
+        await climb.close()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Begun:
+    """An attempt that is not told to anybody yet."""
+
+    tier: Tier
+    replica: Replica
+    entry: Entry
+    deltas: Ahead
+    held: Held
+    brief: Brief | None
+    above: str | None  # the tier that would take over
+
+
+@dataclass(slots=True)
+class _Warming:
+    """A replica that reads the prompt, so that its tier can take over sooner."""
+
+    tier: Tier
+    replica: Replica
+    task: "asyncio.Task[bool]"
+
+
+@dataclass(slots=True)
+class _Climb:
+    """One run. What is open when it is closed is aborted."""
+
+    _plan: Plan
+    _tiers: Mapping[str, Tier]
+    _ledger: Ledger
+    _metrics: CascadeMetrics
+    _traces: Traces
+    _tried: set[str] = field(default_factory=set)  # replicas that failed, or whose answer was not good enough
+    _count: int = 0
+    _escalations: int = 0
+    _verdicts: tuple[Verdict, ...] = ()
+    _open: _Begun | None = None
+    _spare: _Begun | None = None  # a whole answer that was found wanting, for when nobody else answers
+    _warming: _Warming | None = None
+    _failure: BackendError = field(default_factory=lambda: Unavailable("no replica answers", "no_replica"))
+
+    async def answer(self) -> Attempt:
+        order = list(self._plan.route.order)
+        try:
+            while order:
+                begun = await self._begin(self._tiers[order[0]], order)
+                if begun is None:
+                    order.pop(0)
+                elif (onward := await self._judged(begun)) is not None:
+                    order = _from(order, onward)
+                else:
+                    return self._committed(begun)
+        except BackendError:
+            if self._spare is None:
+                raise
+        if self._spare is None:
+            raise self._failure
+        spare, self._spare = self._spare, None
+        return self._committed(spare)
+
+    def _committed(self, begun: _Begun) -> Attempt:
+        self._open = None
+        return Attempt(
+            tier=begun.tier,
+            replica=begun.replica,
+            entry=begun.entry,
+            held=begun.held.deltas,
+            rest=begun.deltas,
+            verdicts=self._verdicts,
+        )
+
+    async def _begin(self, tier: Tier, order: Sequence[str]) -> _Begun | None:
+        """On the best replica that gives a first delta. None where none is left to try. Raises BackendError."""
+        while self._count < self._plan.attempts and (replica := self._pick(tier)) is not None:
+            if self._warming is not None and self._warming.replica is replica:
+                await self._cool(used=True)  # before it begins, so that the prompt is not read twice at once
+            self._count += 1
+            self._tried.add(replica.name)
+            self._open = begun = self._start(tier, replica, self._above(tier, order))
+            if await self._went_well(begun, self._first(begun)):
+                return begun
+        return None
+
+    def _start(self, tier: Tier, replica: Replica, above: str | None) -> _Begun:
+        brief = None if above is None else self._plan.brief(tier, replica)
+        return _Begun(
+            tier=tier,
+            replica=replica,
+            entry=self._ledger.open(tier.name, replica.name),
+            deltas=Ahead(self._plan.start(tier, replica, brief is not None)),
+            held=Held(brief),
+            brief=brief,
+            above=above,
+        )
+
+    def _pick(self, tier: Tier) -> Replica | None:
+        """Whoever has read the prompt in advance has most of it in its cache."""
+        cached = dict(self._plan.cached)
+        if self._warming is not None and self._warming.tier is tier:
+            cached[self._warming.replica.name] = sum(cached.values()) + 1
+        return tier.pick(cached, self._tried)
+
+    def _above(self, tier: Tier, order: Sequence[str]) -> str | None:
+        """The next dearer tier of the route that could take over now."""
+        if self._escalations >= self._plan.escalations or self._count >= self._plan.attempts:
+            return None
+        names = list(self._tiers)
+        dearer = [name for name in order if names.index(name) > names.index(tier.name)]
+        return next((name for name in dearer if self._pick(self._tiers[name]) is not None), None)
+
+    async def _first(self, begun: _Begun) -> None:
+        begun.held.take(await anext(begun.deltas))
+        begun.entry.begun()
+
+    async def _went_well(self, begun: _Begun, work: Awaitable[None]) -> bool:
+        """False where another attempt may go better. Raises BackendError where none could."""
+        try:
+            await work
+        except StopAsyncIteration:
+            self._failure = Unavailable("the backend ended without an answer", "upstream_eof")
+        except BackendError as error:
+            self._failure = error
+        else:
+            return True
+        begun.entry.ends(self._failure.code)
+        await self._drop(begun)
+        if not self._failure.retryable:
+            raise self._failure
+        return False
+
+    async def _judged(self, begun: _Begun) -> str | None:
+        """None where the answer is kept, else the tier to go on with. Raises BackendError."""
+        brief = begun.brief
+        if brief is None:
+            return None
+        began = asyncio.get_running_loop().time()
+        with self._traces.span("headrace.judge", tier=begun.tier.name) as span:
+            if not await self._went_well(begun, self._hold(begun, brief, began)):
+                return begun.tier.name
+            seconds = asyncio.get_running_loop().time() - began
+            verdict = self._verdict(begun, brief.terms.threshold)
+            self._metrics.held(begun.tier.name, seconds, judged=verdict is not None)
+            if verdict is not None:
+                span.set_attribute("headrace.confidence", verdict.confidence)
+                span.set_attribute("headrace.kept", verdict.kept)
+        if verdict is None or verdict.kept:
+            return None
+        await self._escalate(begun)
+        return begun.above
+
+    def _verdict(self, begun: _Begun, threshold: float) -> Verdict | None:
+        """None where nothing can be said of the answer."""
+        confidence, tokens = begun.held.confidence, begun.held.judged_after
+        if confidence is None or tokens is None:
+            return None
+        begun.entry.confidence, begun.entry.judged_after = confidence, tokens
+        verdict = Verdict(
+            tier=begun.tier.name,
+            confidence=confidence,
+            threshold=threshold,
+            tokens=tokens,
+            kept=confidence >= threshold,
+        )
+        self._verdicts = (*self._verdicts, verdict)
+        return verdict
+
+    async def _hold(self, begun: _Begun, brief: Brief, began: float) -> None:
+        """Until it is decided. Raises StopAsyncIteration, BackendError."""
+        now, terms = asyncio.get_running_loop().time, brief.terms
+        while True:
+            action = judge(terms, begun.held.seen(now() - began, warming=self._warming is not None))
+            if action in ("commit", "escalate"):
+                return
+            if action == "warm":
+                self._warm(begun)
+            elif action == "drop":
+                await self._cool(used=False)
+            left = None if terms.when == "end" else began + terms.seconds - now()
+            delta = await begun.deltas.within(left)
+            if delta is not None:
+                begun.held.take(delta)
+
+    async def _escalate(self, begun: _Begun) -> None:
+        self._escalations += 1
+        assert begun.above is not None
+        self._metrics.escalated(begun.tier.name, begun.above)
+        if begun.held.last is not None:  # nothing of it runs any more
+            if self._spare is not None:
+                await self._drop(self._spare)
+            self._spare, self._open = begun, None
+        else:
+            begun.entry.ends(ESCALATED)
+            await self._drop(begun)
+            self._tried.discard(begun.replica.name)  # it may answer after all where no dearer tier does
+
+    def _warm(self, begun: _Begun) -> None:
+        tier = self._tiers[begun.above or ""]
+        replica = self._pick(tier)
+        if replica is not None:
+            self._warming = _Warming(tier, replica, asyncio.ensure_future(self._read(tier, replica)))
+
+    async def _read(self, tier: Tier, replica: Replica) -> bool:
+        """What goes wrong there is no trouble of this request."""
+        with contextlib.suppress(BackendError):
+            return await self._plan.warm(tier, replica)
+        return False
+
+    async def _cool(self, *, used: bool) -> None:
+        """Stop reading in advance; what has been read stays cached."""
+        if self._warming is None:
+            return
+        warming, self._warming = self._warming, None
+        warming.task.cancel()
+        await asyncio.gather(warming.task, return_exceptions=True)
+        self._metrics.warmed(warming.tier.name, used=used)
+
+    async def _drop(self, begun: _Begun) -> None:
+        """Abort what still runs of it; it is not told to anybody."""
+        if begun is self._open:
+            self._open = None
+        begun.entry.ends(ABORTED if begun is not self._spare else ESCALATED)
+        await begun.deltas.aclose()
+        self._plan.set_aside(begun.tier, begun.replica, begun.entry, begun.held)
+
+    async def close(self) -> None:
+        """What nobody needs any more, however it came to that."""
+        for begun in (self._open, self._spare):
+            if begun is not None:
+                await self._drop(begun)
+        await self._cool(used=False)
+
+
+def _from(order: Sequence[str], tier: str) -> list[str]:
+    """The order beginning with `tier`; what is passed over comes last."""
+    at = order.index(tier)
+    return [*order[at:], *order[:at]]
 
 
 async def within(deltas: AsyncGenerator[Delta, None], deadline: float) -> AsyncGenerator[Delta, None]:

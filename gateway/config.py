@@ -149,6 +149,21 @@ class Remote(_Section, frozen=True):
     max_in_flight: Count = 256
 
 
+class Cascade(_Section, frozen=True):
+    """How a tier's answers to requests for `auto` are judged, before a dearer tier answers instead.
+
+    A tenant's fields stand above those of the tier; what neither says is as noted here.
+    """
+
+    # hold: the beginning, before the first byte is sent (the default); end: whole answers; never
+    when: Literal["hold", "end", "never"] | None = None
+    hold_tokens: Count | None = None  # tokens that are held back at most; 32
+    hold_ms: Annotated[float, Meta(gt=0, le=600_000)] | None = None  # milliseconds likewise; 1,500
+    threshold: Share | None = None  # P(good) from which an answer is kept; 0.5
+    max_attempts: Annotated[int, Meta(ge=1, le=10)] | None = None  # of a request, failover included; 3
+    speculative: bool | None = None  # the next tier reads the prompt while confidence sags; true
+
+
 class Tier(_Section, frozen=True):
     """Models of one size. Tiers are listed from the cheapest to the dearest."""
 
@@ -156,6 +171,7 @@ class Tier(_Section, frozen=True):
     engines: tuple[Engine, ...] = ()
     remotes: tuple[Remote, ...] = ()
     price: Price = Price()
+    cascade: Cascade = Cascade()
 
 
 class Budget(_Section, frozen=True):
@@ -238,6 +254,7 @@ class Tenant(_Section, frozen=True):
     limits: Limits = Limits()
     tiers: Annotated[tuple[Name, ...], Meta(min_length=1)] | None = None  # allowed tiers; None: all
     policy: Policy = Policy()
+    cascade: Cascade = Cascade()
     # most money that one request may cost at worst; tiers where it could cost more are left out
     max_request_price: Annotated[float, Meta(gt=0)] | None = None
     session_ttl: Seconds | None = None  # seconds after the last turn; None: as state.session_ttl
@@ -288,6 +305,9 @@ class Config(_Section, frozen=True):
     state: State = State()
     telemetry: Telemetry = Telemetry()
     classifier: Text | None = None  # a folder that `headrace train` wrote; None: the one that ships
+    calibration: Text | None = None  # a file of how far confidence can be trusted; None: no answer is judged
+    # what a tenant's limits are charged: the attempts whose answers were judged and the one that answers, or that alone
+    billing: Literal["attempts", "answer"] = "attempts"
     # policies that are decided and counted beside each request's own, and never followed
     shadow_policies: dict[Name, Policy] = {}
     # variable with the server secret (key digests, cache salts); None: a file in state.folder

@@ -90,13 +90,14 @@ def _with_paths_in(config: Config, folder: Path) -> Config:
     """With the folders that this gateway writes or reads, and files of keys, taken from the file's own."""
     state = msgspec.structs.replace(config.state, folder=str(folder / config.state.folder))
     classifier = None if config.classifier is None else str(folder / config.classifier)
+    calibration = None if config.calibration is None else str(folder / config.calibration)
     records = config.telemetry.records
     telemetry = msgspec.structs.replace(
         config.telemetry, records=None if records is None else str(folder / records)
     )
     tiers = tuple(_with_keys_in(tier, folder) for tier in config.tiers)
     return msgspec.structs.replace(
-        config, state=state, classifier=classifier, telemetry=telemetry, tiers=tiers
+        config, state=state, classifier=classifier, calibration=calibration, telemetry=telemetry, tiers=tiers
     )
 
 

@@ -7,27 +7,29 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 
 from backends.backend import Delta, Generation, Rejected, Sampling
 from classifier import Assessment
 from gateway import cascade
 from gateway.answer import AnswerStream, Epilogue, in_the_clients_words
-from gateway.cascade import Attempt
+from gateway.books import Billing, Books
+from gateway.cascade import Attempt, Plan
 from gateway.config import Server
 from gateway.desk import Desk
-from gateway.errors import too_expensive
-from gateway.limits import NOTHING, Amount
+from gateway.holding import Held
+from gateway.judges import Brief, Judges
+from gateway.ledger import Entry
+from gateway.limits import NOTHING
 from gateway.metering import Charge, Meter
 from gateway.metrics import Metrics
 from gateway.outlook import Outlook, Scout
-from gateway.prices import NANO, billionths, most
-from gateway.prompts import Encoded
+from gateway.provision import Provision
+from gateway.reasons import reason
 from gateway.recall import Memory, Recalled
-from gateway.request import Answer, Card, Decision, Request, Route
-from gateway.routing import Signals, TierSignals, fits
+from gateway.request import Answer, Card, Decision, Judged, Request, Route
+from gateway.routing import Signals
 from gateway.several import on_one_tier, together
 from gateway.telemetry import Traces
 from gateway.tenants import engine_tag
@@ -52,11 +54,15 @@ class Dispatcher:
         desk: Desk,
         affinity: Affinity,
         salts: Mapping[str, bytes],  # by tenant
+        judges: Judges,
+        billing: Billing = "attempts",
         metrics: Metrics,
         traces: Traces,
     ) -> None:
         self._tiers = {tier.name: tier for tier in tiers}
-        self._largest = tiers[-1]
+        self._judges = judges
+        self._provision = Provision(server.default_max_tokens, judges, billing)
+        self._books = Books(metrics, tiers[-1], billing)
         self._scout = Scout(
             tiers=tiers,
             aliases=aliases,
@@ -97,27 +103,25 @@ class Dispatcher:
         started = time.monotonic()
         first = requests[0]
         deadline = asyncio.get_running_loop().time() + first.timeout
-        outlooks = self._affordable(requests, [await self._scout.look(request) for request in requests])
-        reserved = sum(map(self._worst, requests, outlooks), NOTHING)
+        outlooks = [await self._scout.look(request) for request in requests]
+        outlooks = list(self._provision.affordable(requests, outlooks))
+        reserved = self._provision.worst(requests, outlooks)
         with self._traces.span("headrace.reserve", tokens=reserved.tokens):
             charge = await self._meter.reserve(first.tenant, first.id, reserved, parts=len(requests))
         answers: dict[str, Answer] = {}  # those that have begun
 
         async def begin(request: Request, outlook: Outlook, route: Route) -> None:
             recalled = await self._memory.open(request, outlook.recalled)
-            encoded = outlook.encoded
+            errand = _Errand(request, outlook, recalled, route, charge, deadline)
+            plan = self._plan(errand, judged=len(requests) == 1)
             try:
                 attempt = await cascade.run(
-                    route,
-                    self._tiers,
-                    encoded.cached,
-                    lambda tier, replica: self._start(request, recalled, encoded, tier, replica, deadline),
-                    request.ledger,
+                    plan, self._tiers, request.ledger, self._metrics.cascade, self._traces
                 )
             except Rejected as error:
                 raise in_the_clients_words(error, request) from error
             self._scout.answers(request, outlook, attempt.tier.name)
-            answers[request.id] = self._answer(request, recalled, charge, route, attempt, encoded, started)
+            answers[request.id] = self._answer(errand, attempt, started)
 
         try:
             patience = min(self._server.restart_patience, first.timeout)
@@ -137,10 +141,11 @@ class Dispatcher:
 
     async def decide(self, request: Request) -> Decision:
         """Where `run` would send it now, and why. Nothing is reserved, run or stored. Raises ApiError as `run`."""
-        [outlook] = self._affordable((request,), [await self._scout.look(request)])
+        [outlook] = self._provision.affordable((request,), [await self._scout.look(request)])
         route = self._scout.route(request, outlook, await self._scout.assessed(request, outlook))
         return Decision(
             route=route,
+            judged=self._foreseen(request, outlook, route),
             prompt_tokens={tier.name: tier.prompt_tokens for tier in outlook.signals},
             cached_tokens={tier.name: tier.cached_tokens for tier in outlook.signals},
         )
@@ -148,43 +153,6 @@ class Dispatcher:
     async def count(self, request: Request) -> int:
         """Tokens of the prompt on the tier that the model means, for auto on the cheapest allowed. Raises ApiError."""
         return await self._scout.count(request)
-
-    def _affordable(self, requests: Sequence[Request], outlooks: Sequence[Outlook]) -> Sequence[Outlook]:
-        """Without the tiers where the call could cost more than its tenant allows. Raises ApiError 400."""
-        limit = requests[0].tenant.max_request_price
-        if limit is None:
-            return outlooks
-        worst: Counter[str] = Counter()  # money by tier
-        for request, outlook in zip(requests, outlooks, strict=True):
-            for tier in outlook.signals:
-                if fits(tier, request.max_tokens):
-                    worst[tier.name] += self._worst(request, replace(outlook, signals=(tier,))).money
-        if min(worst.values()) > billionths(limit):
-            raise too_expensive(min(worst.values()) / NANO, limit)
-        dear = {tier for tier, money in worst.items() if money > billionths(limit)}
-        return [
-            replace(outlook, signals=tuple(tier for tier in outlook.signals if tier.name not in dear))
-            for outlook in outlooks
-        ]
-
-    def _worst(self, request: Request, outlook: Outlook) -> Amount:
-        """What the request takes at most, on any tier that it fits, however many attempts its chain has."""
-        worst = [
-            (tier.prompt_tokens, request.n * self._max_tokens(request, tier), tier.price)
-            for tier in outlook.signals
-            if fits(tier, request.max_tokens)
-        ]
-        return Amount(
-            tokens=max(prompt + made for prompt, made, _ in worst),
-            input=max(prompt for prompt, _, _ in worst),
-            output=max(made for _, made, _ in worst),
-            money=billionths(max(most(price, prompt, made) for prompt, made, price in worst)),
-        )
-
-    def _max_tokens(self, request: Request, tier: TierSignals) -> int:
-        if request.max_tokens is not None:
-            return request.max_tokens
-        return min(self._server.default_max_tokens, tier.context_length - tier.prompt_tokens)
 
     async def _route(self, request: Request, outlook: Outlook) -> Route:
         signals = await self._scout.assessed(request, outlook)
@@ -198,81 +166,128 @@ class Dispatcher:
                 logger.info("shadow policy %s: request %s to %s, not to %s", name, request.id, other, tier)
         return route
 
+    def _foreseen(self, request: Request, outlook: Outlook, route: Route) -> Judged:
+        """What would be judged of the answer of the route's first tier."""
+        tier = route.order[0]
+        names = list(self._tiers)
+        above = [name for name in route.order if names.index(name) > names.index(tier)]
+        brief = self._judges.brief(request.tenant, tier, route.assessment, request.n)
+        if isinstance(brief, str):
+            return Judged(why_not=brief)
+        if not above:
+            return Judged(why_not="no dearer tier could answer instead")
+        if not self._provision.escalations(request, outlook, tier):
+            return Judged(why_not="more attempts would exceed max_request_price or max_attempts")
+        return Judged(
+            when=brief.terms.when,
+            after=brief.after,
+            at_end=brief.confidence.at_end(brief.task),
+            threshold=brief.terms.threshold,
+            next=above[0],
+        )
+
+    def _plan(self, errand: "_Errand", *, judged: bool) -> Plan:
+        request, route = errand.request, errand.route
+
+        def brief(tier: Tier, replica: Replica) -> Brief | None:
+            found = self._judges.brief(request.tenant, tier.name, route.assessment, request.n)
+            return None if isinstance(found, str) else found
+
+        def set_aside(tier: Tier, replica: Replica, entry: Entry, held: Held) -> None:
+            if held.deltas:
+                usage = held.used(errand.outlook.encoded.length(replica))
+                self._books.set_aside(request, errand.charge, tier, entry, held.last, usage)
+
+        first = route.order[0]
+        return Plan(
+            route=route,
+            cached=errand.outlook.encoded.cached,
+            start=lambda tier, replica, watched: self._start(errand, tier, replica, watched),
+            warm=lambda tier, replica: replica.backend.warm(self._generation(errand, tier, replica, False)),
+            brief=brief,
+            set_aside=set_aside,
+            attempts=self._judges.attempts(request.tenant, first),
+            escalations=self._provision.escalations(request, errand.outlook, first) if judged else 0,
+        )
+
     def _start(
-        self,
-        request: Request,
-        recalled: Recalled,
-        encoded: Encoded,
-        tier: Tier,
-        replica: Replica,
-        deadline: float,
+        self, errand: "_Errand", tier: Tier, replica: Replica, watched: bool
     ) -> AsyncGenerator[Delta, None]:
+        generation = self._generation(errand, tier, replica, watched)
+        return cascade.within(self._traces.attempt(tier.name, replica, generation), errand.deadline)
+
+    def _generation(self, errand: "_Errand", tier: Tier, replica: Replica, watched: bool) -> Generation:
+        """`watched`: with signals of how sure the model is."""
+        request, encoded, session = errand.request, errand.outlook.encoded, errand.recalled.session
         salt = self._salts[request.tenant.name]
-        session = recalled.session
         room = tier.context_length - encoded.length(replica)
-        generation = Generation(
+        most = min(self._server.default_max_tokens, room)
+        return Generation(
             id=request.id,
             prompt=encoded.prompt,
             ids=encoded.of(replica),
-            sampling=_sampling(request, min(self._server.default_max_tokens, room), encoded.ends(replica)),
+            sampling=_sampling(request, most, encoded.ends(replica), watched),
             salt=salt,
             tenant=engine_tag(salt),
             session="" if session is None else engine_tag(salt, session.id),
             weight=request.tenant.weight,
             traffic=request.traffic,
             priority=request.priority,
-            timeout=max(0.0, deadline - asyncio.get_running_loop().time()),
+            timeout=max(0.0, errand.deadline - asyncio.get_running_loop().time()),
         )
-        return cascade.within(self._traces.attempt(tier.name, replica, generation), deadline)
 
-    def _answer(
-        self,
-        request: Request,
-        recalled: Recalled,
-        charge: Charge,
-        route: Route,
-        attempt: Attempt,
-        encoded: Encoded,
-        started: float,
-    ) -> Answer:
-        if attempt.tier.name != route.order[0]:
-            self._metrics.route(attempt.tier.name, "failover")
+    def _answer(self, errand: "_Errand", attempt: Attempt, started: float) -> Answer:
+        request, route, session = errand.request, errand.route, errand.recalled.session
+        encoded, tier = errand.outlook.encoded, attempt.tier.name
+        if tier != route.order[0]:
+            self._metrics.route(tier, "escalation" if attempt.verdicts else "failover")
         epilogue = Epilogue(
             request=request,
-            recalled=recalled,
-            charge=charge,
+            recalled=errand.recalled,
+            charge=errand.charge,
             attempt=attempt,
-            largest=self._largest.price,
             prompt_tokens=encoded.length(attempt.replica),
             started=started,
             first_text=time.monotonic() - started,
+            books=self._books,
             meter=self._meter,
             memory=self._memory,
             metrics=self._metrics,
         )
-        session = recalled.session.id if recalled.session is not None else None
         headers = {
-            "x-headrace-tier": attempt.tier.name,
-            "x-headrace-reason": _reason(route, attempt),
-            **charge.headers,
+            "x-headrace-tier": tier,
+            "x-headrace-reason": reason(route, attempt),
+            **errand.charge.headers,
         }
         if route.assessment is not None:
             headers["x-headrace-task"] = route.assessment.task
         if session is not None:
-            headers["x-session-id"] = session
+            headers["x-session-id"] = session.id
         return Answer(
             id=request.id,
             created=int(time.time()),
-            tier=attempt.tier.name,
+            tier=tier,
             route=route,
-            session=session,
+            session=None if session is None else session.id,
             spelled=(encoded.spelled(attempt.replica),),
             headers=headers,
             deltas=AnswerStream(attempt, epilogue),
         )
 
 
-def _sampling(request: Request, default_max_tokens: int, ends: tuple[int, ...]) -> Sampling:
+@dataclass(frozen=True, slots=True)
+class _Errand:
+    """A request that is to be run, and all that is known of it. `deadline`: on the event loop's clock."""
+
+    request: Request
+    outlook: Outlook
+    recalled: Recalled
+    route: Route
+    charge: Charge
+    deadline: float
+
+
+def _sampling(request: Request, default_max_tokens: int, ends: tuple[int, ...], watched: bool) -> Sampling:
     """`ends`: end tokens besides the model's own."""
     return Sampling(
         max_tokens=default_max_tokens if request.max_tokens is None else request.max_tokens,
@@ -293,6 +308,7 @@ def _sampling(request: Request, default_max_tokens: int, ends: tuple[int, ...]) 
         logprobs=request.logprobs,
         prompt_logprobs=request.prompt_logprobs,
         grammar=request.grammar,
+        signals=watched,
     )
 
 
@@ -300,10 +316,3 @@ def _decided_by(outlook: Outlook, signals: Signals, tier: str) -> str:
     if outlook.named is not None:
         return "requested"
     return "pinned" if tier == signals.pinned else "classifier"
-
-
-def _reason(route: Route, attempt: Attempt) -> str:
-    first = route.order[0]
-    if attempt.tier.name == first:
-        return route.reason
-    return f"{attempt.tier.name}: failover from {first} ({route.reason})"

@@ -11,6 +11,9 @@ from backends.backend import Delta, Timings, Usage
 RUNNING = "running"
 ANSWERED = "answered"
 ABORTED = "aborted"  # by the client, or because the gateway leaves
+ESCALATED = "escalated"  # judged, and answered by a dearer tier instead
+FAILED = "failed"  # by whatever code
+OUTCOMES = (ANSWERED, ESCALATED, ABORTED, FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,7 @@ class Stage:
 
 @dataclass(slots=True, kw_only=True)
 class Entry:
-    """One attempt. `outcome`: one of the words above, or the code of the error that ended it."""
+    """One attempt. `outcome`: one of the words above, or the code of the error that ended it, never `FAILED`."""
 
     tier: str
     replica: str
@@ -34,20 +37,29 @@ class Entry:
     outcome: str = RUNNING
     usage: Usage | None = None
     cost: float = 0.0  # in the money of the price list
+    billed: bool = False  # whether the tenant's limits are charged with it
+    confidence: float | None = None  # the last P(good) of its answer, where it was judged
+    judged_after: int | None = None  # tokens of the answer by then
     timings: Timings | None = None  # of an engine of our own
 
     def begun(self) -> None:
         self.first = time.time()
 
-    def failed(self, code: str) -> None:
-        self.ended, self.outcome = time.time(), code
-
-    def settled(self, last: Delta | None, usage: Usage, cost: float) -> None:
-        """`last`: the final delta, None when the answer was cut short; an error has told why by then."""
-        self.usage, self.cost = usage, cost
-        self.timings = None if last is None else last.timings
+    def ends(self, outcome: str) -> None:
+        """Now, unless it is known already how it has ended."""
         if self.outcome == RUNNING:
-            self.ended, self.outcome = time.time(), ABORTED if last is None else ANSWERED
+            self.ended, self.outcome = time.time(), outcome
+
+    def settled(self, last: Delta | None, usage: Usage, cost: float, *, billed: bool = True) -> None:
+        """`last`: the final delta, None when the answer was cut short; an error has told why by then."""
+        self.usage, self.cost, self.billed = usage, cost, billed
+        self.timings = None if last is None else last.timings
+        self.ends(ABORTED if last is None else ANSWERED)
+
+    @property
+    def kind(self) -> str:
+        """Its outcome as one of a closed set."""
+        return self.outcome if self.outcome in OUTCOMES else FAILED
 
 
 @dataclass(slots=True)

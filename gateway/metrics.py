@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from backends.backend import Backend, Timings, Usage
 from backends.wire import EngineConfig, Load
+from gateway.cascade_metrics import TOKEN_KINDS, CascadeMetrics
 from gateway.engine_metrics import (
     FIRST_TOKEN_BUCKETS,
     LATENCY_BUCKETS,
@@ -33,7 +34,7 @@ ANSWERING = ("chat", "completions", "responses", "messages")
 ENDPOINTS = (
     *ANSWERING, "stored_responses", "conversations", "sessions", "count_tokens", "route", "models", "admin",
 )  # fmt: skip
-ROUTE_REASONS = ("classifier", "requested", "pinned", "failover")
+ROUTE_REASONS = ("classifier", "requested", "pinned", "failover", "escalation")
 ABORT_REASONS = ("client", "engine", "upstream", "deadline", "drain")
 LIMIT_DECISIONS = (
     ("all", "allow"),
@@ -51,7 +52,6 @@ STORES = ("limits", "sessions")
 SESSION_EVENTS = ("opened", "recalled", "unknown")
 LOST_RECORDS = ("queue", "disk")
 RELOAD_RESULTS = ("success", "failure")
-TOKEN_KINDS = ("prompt", "cached", "completion")
 STREAM_ERRORS = (
     "engine_died",
     "engine_error",
@@ -91,6 +91,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._shown = Shown(self._registry if shared is None else SharedMetrics(shared), old_names)
         self._engines = EngineMetrics(self._registry, engines)
+        self.cascade = CascadeMetrics(self._registry, tiers)
         self._tiers = frozenset(tiers)
         self._backends: list[Backend] = []
         self._codes = {NO_ERROR, *STREAM_ERRORS}
@@ -129,11 +130,11 @@ class Metrics:
             registry=make,
         )  # fmt: skip
         self._cost = Counter(
-            "headrace_cost", "Money for the tokens used, in that of the price list.", ("tenant", "tier"),
+            "headrace_cost", "Money for the tokens of all attempts, in that of the price list.", ("tenant", "tier"),
             registry=make,
         )  # fmt: skip
         self._largest_cost = Counter(
-            "headrace_cost_largest_tier", "What the same tokens, cached ones as such, cost on the largest tier.",
+            "headrace_cost_largest_tier", "What the answers' tokens, cached ones as such, cost on the largest tier.",
             ("tenant", "tier"), registry=make,
         )  # fmt: skip
         self._sessions = Counter(
@@ -316,9 +317,12 @@ class Metrics:
         for kind, count in zip(TOKEN_KINDS, counts, strict=True):
             self._tokens.labels(tenant, self._tier(tier), kind).inc(count)
 
-    def money(self, tenant: str, tier: str, spent: float, largest: float) -> None:
-        """What a request cost on the tiers that ran it, and what it would have cost on the largest one."""
+    def money(self, tenant: str, tier: str, spent: float) -> None:
+        """What an attempt cost."""
         self._cost.labels(tenant, self._tier(tier)).inc(spent)
+
+    def money_of_largest(self, tenant: str, tier: str, largest: float) -> None:
+        """What an answer of this tier would have cost on the largest one."""
         self._largest_cost.labels(tenant, self._tier(tier)).inc(largest)
 
     def session(self, event: str) -> None:

@@ -29,6 +29,7 @@ from gateway.request import Decision, Request
 from gateway.strictyaml import nearest
 from gateway.telemetry import Traces
 from gateway.tiers import Replica, Tier
+from gateway.weights import open_judges
 from prefixcache.affinity import Affinity
 from sessions.retention import always
 from sessions.sqlite import SqliteSessions
@@ -119,6 +120,8 @@ def _dispatcher(config: Config, tiers: list[Tier]) -> Dispatcher:
         desk=Desk(config.tiers, classifier.usual, config.shadow_policies),
         affinity=Affinity(),
         salts=Salts(secrets.token_bytes(32)),
+        judges=open_judges(config),
+        billing=config.billing,
         metrics=metrics,
         traces=Traces(Telemetry()),
     )

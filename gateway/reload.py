@@ -1,8 +1,8 @@
 """Changing the configuration while requests run: checked strictly, swapped in one step, undone by `rollback`.
 
-Tenants, the anonymous one too, their keys and limits, aliases, prices, remote servers' keys and timeouts, the level of
-the log and how long sessions are kept can change; running requests, counts and sessions stay as they are. All else
-needs a restart and is refused by name.
+Tenants, the anonymous one too, their keys and limits, aliases, prices, how answers are judged, remote servers' keys and
+timeouts, the level of the log and how long sessions are kept can change; running requests, counts and sessions stay as
+they are. All else needs a restart and is refused by name.
 """
 
 import asyncio
@@ -149,7 +149,7 @@ def _changeable(path: Path) -> bool:
             return True
         case ("tiers", int(), "remotes", int(), field):
             return field in REMOTE_FIELDS
-        case ("tiers", int(), "price", *_):
+        case ("tiers", int(), "price" | "cascade", *_):
             return True
         case ("telemetry", "log_level") | ("state", "session_ttl"):
             return True

@@ -63,10 +63,26 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """How the answer of a route's first tier would be judged, or `why_not` in words.
+
+    `after`: so many tokens; `at_end`: whether whole answers are; `next`: the tier that would take over.
+    """
+
+    why_not: str | None = None
+    when: Literal["hold", "end"] | None = None
+    after: tuple[int, ...] = ()
+    at_end: bool = False
+    threshold: float | None = None
+    next: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """A route that nobody runs, and what it was decided by: tokens of the prompt by tier."""
+    """A route that nobody runs, what it was decided by, tokens of the prompt by tier, and what would be judged."""
 
     route: Route
+    judged: Judged
     prompt_tokens: Mapping[str, int]
     cached_tokens: Mapping[str, int]
 

@@ -85,6 +85,19 @@ CASCADE: list[Panel] = [
     ("Failed over", "Share of requests that another tier had to take over.", "percentunit", "stat", 6, [
         ('sum(rate(headrace_route_decisions_total{reason="failover"}' + RATE
          + ")) / sum(rate(headrace_route_decisions_total{}" + RATE + "))", "")]),
+    ("Escalations", "Answers found wanting, for which a dearer tier was asked.", "reqps", "timeseries", 8, [
+        (rate("headrace_escalations_total", "from_tier, to_tier"), "{{from_tier}} to {{to_tier}}")]),
+    ("Held back", "From the first token until it was decided whether to keep the answer.", "s", "timeseries", 8, [
+        (p(0.5, "headrace_holdback_seconds", "tier"), "{{tier}} p50"),
+        (p(0.95, "headrace_holdback_seconds", "tier"), "{{tier}} p95")]),
+    ("Judged", "Share of the answers held back of which something could be said.", "percentunit", "timeseries", 8, [
+        (rate("headrace_holdback_seconds_count", "tier", 'judged="yes"') + " / "
+         + rate("headrace_holdback_seconds_count", "tier"), "{{tier}}")]),
+    ("Tokens by outcome", "Of prompts and answers of all attempts; escalated ones were made twice.", "none",
+     "timeseries", 12, [
+        (rate("headrace_ledger_tokens_total", "outcome", 'kind!="cached"'), "{{outcome}}")]),
+    ("Read in advance", "Prompts that a dearer tier began to read, used or not.", "reqps", "timeseries", 12, [
+        (rate("headrace_warms_total", "tier, used"), "{{tier}} used: {{used}}")]),
     ("Where requests go", "", "reqps", "timeseries", 12, [
         (rate("headrace_route_decisions_total", "tier"), "{{tier}}")]),
     ("Why", "", "reqps", "timeseries", 12, [

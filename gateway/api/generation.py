@@ -16,7 +16,8 @@ from starlette.types import Receive, Scope, Send
 
 from backends.backend import Delta, Unavailable
 from backends.prompt import Prompt
-from gateway.api.dialect import Body, Dialect, Ending, Rendering, finish_of
+from gateway.api import ledger
+from gateway.api.dialect import Body, Chunk, Dialect, Ending, Rendering, finish_of
 from gateway.api.sse import EventStream, keep_alive
 from gateway.api.strictjson import invalid
 from gateway.config import Server, Tenant
@@ -55,6 +56,7 @@ class _Call(Generic[R]):
     exchange: Exchange
     requests: Sequence[Request]
     rendering: R
+    ledger: bool  # whether the client wants it told
     kept: bool = False
 
     @property
@@ -76,7 +78,7 @@ class Generation(Generic[B, R]):
         exchange = exchange_of(scope)
         body, requests, rendering = await asked(self._dialect, http, self._server)
         exchange.requests = tuple(requests)
-        call = _Call(exchange, exchange.requests, rendering)
+        call = _Call(exchange, exchange.requests, rendering, ledger.wanted(http.headers))
         if body.stream:
             await self._streamed(call, receive, send)
         else:
@@ -93,7 +95,11 @@ class Generation(Generic[B, R]):
         call.exchange.usage = ending.usage
         whole = call.rendering.whole(answer, told, ending)
         await self._keep(call)
-        return Response(msgspec.json.encode(whole), headers=answer.headers, media_type="application/json")
+        return Response(
+            msgspec.json.encode(_with_ledger(call, whole)),
+            headers=answer.headers,
+            media_type="application/json",
+        )
 
     async def _streamed(self, call: _Call[R], receive: Receive, send: Send) -> None:
         stream = EventStream(send, self._dialect.typed)
@@ -127,7 +133,9 @@ class Generation(Generic[B, R]):
             call.exchange.usage = ending.usage
             closing = call.rendering.closing(ending)
         await self._keep(call)
-        await stream.done([*closing, *call.rendering.farewell()])  # one piece, as nothing comes between
+        *events, last_event = [*closing, *call.rendering.farewell()]
+        # one piece, as nothing comes between
+        await stream.done([*events, _with_ledger(call, last_event)])
 
     async def _keep(self, call: _Call[R]) -> None:
         if not call.kept:
@@ -151,6 +159,11 @@ async def asked(dialect: Dialect[B, R], http: HttpRequest, server: Server) -> tu
     prompt, rendering = await dialect.open(body, tenant_of(exchange))
     request = request_of(exchange, dialect.endpoint, body, prompt, session, http.headers, server)
     return body, dialect.requests(body, request), rendering
+
+
+def _with_ledger(call: _Call[R], chunk: Chunk) -> Chunk:
+    """Once the answer is settled, where the client wants it."""
+    return {**chunk, ledger.FIELD: ledger.told(call.exchange.ledger)} if call.ledger else chunk
 
 
 async def decoded(decode: Callable[[bytes], T], data: bytes) -> T:

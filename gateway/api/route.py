@@ -13,7 +13,7 @@ from gateway.api.dialect import Dialect
 from gateway.api.generation import Dispatches, asked, decoded
 from gateway.api.strictjson import decode_object, invalid
 from gateway.config import Server
-from gateway.request import Decision, Endpoint
+from gateway.request import Decision, Endpoint, Judged
 
 AnyDialect = Dialect[Any, Any]
 
@@ -53,7 +53,8 @@ def _meant(fields: Mapping[str, Any], headers: Headers) -> Endpoint:
 
 def told(decision: Decision) -> dict[str, Any]:
     """`task` is null and `good` (P(good) by tier) is empty where the client named the tier or a tool
-    loop keeps it: nobody judged then. `shadows` holds the tier that each shadow policy would take."""
+    loop keeps it: nobody assessed it then. `shadows` holds the tier that each shadow policy would take, `judged` what
+    would be looked at of the answer, and which tier would take over where it is not good enough."""
     route = decision.route
     assessment = route.assessment
     good = {} if assessment is None else assessment.good
@@ -67,4 +68,18 @@ def told(decision: Decision) -> dict[str, Any]:
         "prompt_tokens": decision.prompt_tokens,
         "cached_tokens": decision.cached_tokens,
         "shadows": route.shadows,
+        "judged": _judged(decision.judged),
+    }
+
+
+def _judged(judged: Judged) -> dict[str, Any]:
+    """`reason`: why the answer would not be judged."""
+    if judged.why_not is not None:
+        return {"when": "never", "reason": judged.why_not}
+    return {
+        "when": judged.when,
+        "after": judged.after,
+        "at_end": judged.at_end,
+        "threshold": judged.threshold,
+        "next": judged.next,
     }

@@ -107,6 +107,13 @@ async def _work_out(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def _judged(told: dict[str, Any]) -> str:
+    if told["when"] == "never":
+        return f"its answer is not judged: {told['reason']}"
+    times = [f"after {tokens} tokens" for tokens in told["after"]] + ["at its end"] * told["at_end"]
+    return f"its answer is judged {', '.join(times)}: below {told['threshold']:.2f} {told['next']} answers instead"
+
+
 def _words(told: dict[str, Any]) -> list[str]:
     order, good = told["order"], told["good"]
     lines = [told["reason"]]
@@ -121,6 +128,8 @@ def _words(told: dict[str, Any]) -> list[str]:
         lines.append(f"{tier:16} {chance} {tokens:14,} {told['cached_tokens'][tier]:7,}{guess}")
     lines += [f"{tier:16} left out: {why}" for tier, why in told.get("left_out", {}).items()]
     lines += [f"shadow policy {name}: {tier}" for name, tier in told["shadows"].items()]
+    if "judged" in told:
+        lines.append(_judged(told["judged"]))
     if "unknown" in told:
         lines.append(f"Not known without a running gateway (--url): {', '.join(told['unknown'])}.")
     return lines

@@ -33,6 +33,9 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int
     completion_tokens: int
     cost: float
+    billed: bool
+    confidence: float | None  # the last P(good) of its answer, where it was judged
+    judged_after: int | None  # tokens of the answer by then
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +144,9 @@ def _attempt(entry: Entry, arrived: float) -> Attempt:
         cached_tokens=0 if usage is None else usage.cached_tokens,
         completion_tokens=0 if usage is None else usage.completion_tokens,
         cost=entry.cost,
+        billed=entry.billed,
+        confidence=entry.confidence,
+        judged_after=entry.judged_after,
     )
 
 

@@ -223,8 +223,10 @@ def test_tokens_of_a_tenant(metrics: Metrics) -> None:
 
 
 def test_money_of_a_tenant(metrics: Metrics) -> None:
-    metrics.money("acme", "7b", 0.25, 2.0)
-    metrics.money("acme", "7b", 0.25, 2.0)
+    metrics.money("acme", "7b", 0.25)
+    metrics.money_of_largest("acme", "7b", 2.0)
+    metrics.money("acme", "7b", 0.25)
+    metrics.money_of_largest("acme", "7b", 2.0)
     assert value(metrics, "headrace_cost_total", tenant="acme", tier="7b") == 0.5
     assert value(metrics, "headrace_cost_largest_tier_total", tenant="acme", tier="7b") == 4.0
 
@@ -247,7 +249,8 @@ def test_whatever_clients_send_the_page_stays_small(metrics: Metrics) -> None:
         metrics.limit(odd, odd)
         metrics.aborted(odd)
         metrics.tokens("acme", odd, Usage(prompt_tokens=1, completion_tokens=1))
-        metrics.money("acme", odd, 0.1, 0.1)
+        metrics.money("acme", odd, 0.1)
+        metrics.money_of_largest("acme", odd, 0.1)
         metrics.session(odd)
         metrics.state_backend(odd, up=False)
     assert len(metrics.render().splitlines()) < before + MAX_ERROR_CODES + 50

@@ -27,7 +27,7 @@ from gateway.errors import ApiError
 from gateway.exchange import Exchange
 from gateway.front import build_front
 from gateway.metrics import Metrics
-from gateway.request import Answer, Card, Decision, Request, Route
+from gateway.request import Answer, Card, Decision, Judged, Request, Route
 from gateway.server import Server, bind
 from sessions.documents_sqlite import SqliteDocuments
 from sessions.retention import always
@@ -132,7 +132,10 @@ class ScriptedDispatcher:
     async def decide(self, request: Request) -> Decision:
         self.requests.append(request)
         route = Route(order=("7b", "70b"), reason="7b: p=0.90 >= 0.70", assessment=self.assessment)
-        return Decision(route=route, prompt_tokens={"7b": 12, "70b": 12}, cached_tokens={"7b": 8, "70b": 0})
+        judged = Judged(why_not="there is no calibration")
+        return Decision(
+            route=route, judged=judged, prompt_tokens={"7b": 12, "70b": 12}, cached_tokens={"7b": 8, "70b": 0}
+        )
 
     async def count(self, request: Request) -> int:
         self.requests.append(request)

@@ -25,6 +25,7 @@ def test_a_gateway_that_runs_is_asked(front: Any, capsys: pytest.CaptureFixture[
         "tier              P(good)  prompt tokens  cached",
         "7b                   0.90             12       8",
         "70b                  0.95             12       0",
+        "its answer is not judged: there is no calibration",
     ]
 
 

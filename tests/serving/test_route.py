@@ -42,6 +42,7 @@ def test_a_decision(front: Any) -> None:
         "prompt_tokens": {"7b": 12, "70b": 12},
         "cached_tokens": {"7b": 8, "70b": 0},
         "shadows": {},
+        "judged": {"when": "never", "reason": "there is no calibration"},
     }
     request = front.dispatcher.requests[0]
     assert (request.endpoint, request.session, request.max_tokens) == ("chat", "sess_1", 5)

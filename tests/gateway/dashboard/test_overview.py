@@ -80,7 +80,8 @@ async def test_before_anything_has_happened(seen: Seen) -> None:
 async def test_what_tiers_have_done(seen: Seen) -> None:
     seen.metrics.tokens("acme", "7b", Usage(prompt_tokens=10, completion_tokens=3, cached_tokens=4))
     seen.metrics.tokens("idle", "7b", Usage(prompt_tokens=1, completion_tokens=1))
-    seen.metrics.money("acme", "7b", 0.5, 4.0)
+    seen.metrics.money("acme", "7b", 0.5)
+    seen.metrics.money_of_largest("acme", "7b", 4.0)
     seen.metrics.answered("7b", 0.2, 1.0, 3)
     seen.metrics.route("7b", "classifier")
     seen.metrics.route("7b", "classifier")

@@ -77,7 +77,7 @@ def test_another_server_s_attempt_has_the_stages_that_are_seen_from_here() -> No
     with watch.running(call):
         entry = call.ledger.open("7b", "7b/0")
         entry.begun()
-        entry.failed("upstream_eof")
+        entry.ends("upstream_eof")
         call.ledger.open("7b", "7b/1")
         call.error = ApiError(502, "the server went away", code="upstream_eof")
     (record,) = watch.latest(9)

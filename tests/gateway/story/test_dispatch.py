@@ -16,10 +16,12 @@ from backends.backend import BackendError, Delta, Rejected, Unavailable
 from backends.prompt import ChatMessage, Prompt
 from backends.wire import Grammar
 from classifier import Assessment
+from gateway.books import Billing
 from gateway.config import Budget, Limits, Policy, Price, Server, Telemetry, Tenant
 from gateway.desk import Desk
 from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError, as_api_error
+from gateway.judges import Judges
 from gateway.ledger import ABORTED, ANSWERED, Ledger
 from gateway.limits import NOTHING, Amount, LimitStoreUnavailable, Reservation
 from gateway.limits_memory import MemoryLimits
@@ -83,6 +85,8 @@ class Gateway:
         tiers: Sequence[Tier],
         good: tuple[float, float] = (0.9, 0.9),
         shadows: Mapping[str, Policy] | None = None,
+        judges: Judges | None = None,
+        billing: Billing = "attempts",
     ) -> None:
         names = [tier.name for tier in tiers]
         engines = {replica.name: replica.model for tier in tiers for replica in tier.replicas}
@@ -101,6 +105,8 @@ class Gateway:
             desk=Desk([], {}, shadows or {}),
             affinity=self.affinity,
             salts={"acme": SALT},
+            judges=judges or Judges.none(*names),
+            billing=billing,
             metrics=self.metrics,
             traces=Traces(Telemetry()),
         )

@@ -14,6 +14,7 @@ from gateway.config import Limits, Server, Telemetry, Tenant
 from gateway.desk import Desk
 from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError
+from gateway.judges import Judges
 from gateway.limits_memory import MemoryLimits
 from gateway.metering import Meter
 from gateway.metrics import Metrics
@@ -49,6 +50,7 @@ class Rig:
             desk=self.desk,
             affinity=self.affinity,
             salts={"acme": SALT},
+            judges=Judges.none(*(tier.name for tier in tiers)),
             metrics=self.metrics,
             traces=Traces(Telemetry()),
         )

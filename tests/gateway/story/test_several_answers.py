@@ -25,7 +25,9 @@ class Ended:
 
     calls: list[tuple[Delta | None, str, int]] = field(default_factory=list)
 
-    async def __call__(self, last: Delta | None, text: str, calls: Sequence[CallPiece], tokens: int) -> None:
+    async def __call__(
+        self, last: Delta | None, text: str, calls: Sequence[CallPiece], tokens: int, cached: int
+    ) -> None:
         assert not calls
         self.calls.append((last, text, tokens))
 
@@ -41,7 +43,7 @@ def stream(ended: Ended, deltas: Sequence[Delta]) -> AnswerStream:
             yield delta
 
     entry = Entry(tier="7b", replica="7b/0")
-    attempt = Attempt(tier=None, replica=None, entry=entry, first=deltas[0], rest=rest())  # type: ignore[arg-type]
+    attempt = Attempt(tier=None, replica=None, entry=entry, held=deltas[:1], rest=rest())  # type: ignore[arg-type]
     return AnswerStream(attempt, ended)  # type: ignore[arg-type]
 
 

@@ -16,6 +16,7 @@ from gateway.config import Limits, Price, Server, Telemetry, Tenant
 from gateway.desk import Desk
 from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError
+from gateway.judges import Judges
 from gateway.limits import Amount, Reservation
 from gateway.limits_memory import MemoryLimits
 from gateway.metering import Meter
@@ -89,6 +90,7 @@ async def make(tmp_path: Path, limits: WatchedLimits) -> AsyncIterator[Make]:
             desk=Desk([], {}, {}),
             affinity=Affinity(),
             salts={"acme": b"salt"},
+            judges=Judges.none(*(tier.name for tier in tiers)),
             metrics=metrics,
             traces=Traces(Telemetry()),
         )

@@ -14,6 +14,7 @@ from gateway.config import Server, Telemetry, Tenant
 from gateway.desk import Desk
 from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError
+from gateway.judges import Judges
 from gateway.limits_memory import MemoryLimits
 from gateway.metering import Meter
 from gateway.metrics import Metrics
@@ -57,6 +58,7 @@ class Rig:
             desk=Desk([], {}, {}),
             affinity=Affinity(),
             salts={"acme": b"salt"},
+            judges=Judges.none("7b", "13b"),
             metrics=metrics,
             traces=Traces(Telemetry()),
         )

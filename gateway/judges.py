@@ -1,0 +1,149 @@
+"""Which answers are judged, by what rules and on which terms; and in words why the others are not."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from classifier import Assessment, Task
+from classifier.calibration import Calibrations
+from classifier.confidence import AFTER, WORTH_ASKING, Confidence
+from gateway.config import Cascade, Tenant, Tier
+from gateway.judging import Terms
+
+logger = logging.getLogger(__name__)
+
+DEFAULTS = Cascade(
+    when="hold", hold_tokens=32, hold_ms=1500.0, threshold=0.5, max_attempts=3, speculative=True
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brief:
+    """How one attempt is judged. `good`: P(good) by the prompt alone, None where it was not estimated."""
+
+    confidence: Confidence
+    task: Task
+    good: float | None
+    terms: Terms
+
+    @property
+    def after(self) -> tuple[int, ...]:
+        """After how many tokens it is looked at before its end."""
+        last = self.terms.tokens if self.terms.when == "hold" else AFTER[-1]
+        return tuple(n for n in self.confidence.after(self.task) if n <= last)
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What a replica runs: the fingerprint of a model, and the format it computes in. None: it names no one format."""
+
+    model: str
+    format: str | None
+
+
+class Judges:
+    """One for each replica that has a calibration."""
+
+    def __init__(
+        self,
+        tiers: Sequence[Tier],
+        calibrations: Calibrations | None,
+        replicas: Mapping[str, Sequence[Weights]],
+    ) -> None:
+        """`replicas`: what those of each tier run, by the tier's name."""
+        self._cascades = {tier.name: tier.cascade for tier in tiers}
+        self._found = {
+            name: _of_all([_confidence(calibrations, each) for each in weights])
+            for name, weights in replicas.items()
+        }
+
+    @classmethod
+    def none(cls, *tiers: str) -> Self:
+        """Who judge no answer of these tiers, as without a calibration."""
+        return cls((), None, {tier: [Weights("", None)] for tier in tiers})
+
+    def change(self, tiers: Sequence[Tier]) -> None:
+        self._cascades = {tier.name: tier.cascade for tier in tiers}
+
+    def announce(self) -> None:
+        """In the log: which tiers are judged."""
+        for name, found in self._found.items():
+            logger.info(
+                "%s: %s", name, f"not judged: {found}" if isinstance(found, str) else "judged by confidence"
+            )
+
+    def settled(self, tenant: Tenant, tier: str) -> Cascade:
+        """With every field filled in: the tenant's, else the tier's, else the default."""
+        own, of_tier = tenant.cascade, self._cascades.get(tier, DEFAULTS)
+        fields = Cascade.__struct_fields__
+        return Cascade(**{
+            name: next(
+                value
+                for section in (own, of_tier, DEFAULTS)
+                if (value := getattr(section, name)) is not None
+            )
+            for name in fields
+        })  # fmt: skip
+
+    def attempts(self, tenant: Tenant, tier: str) -> int:
+        """The most of a request that begins on this tier."""
+        most = self.settled(tenant, tier).max_attempts
+        assert most is not None
+        return most
+
+    def may(self, tenant: Tenant, tier: str) -> bool:
+        """Whether some answers of this tier to the tenant's requests are judged."""
+        found = self._found[tier]
+        return not isinstance(found, str) and self.settled(tenant, tier).when != "never"
+
+    def brief(self, tenant: Tenant, tier: str, assessment: Assessment | None, n: int = 1) -> Brief | str:
+        """How an answer is judged, or why it is not. `n`: answers to the prompt, which are judged by the first."""
+        found, cascade = self._found[tier], self.settled(tenant, tier)
+        if cascade.when == "never":
+            return "cascade.when is never"
+        if isinstance(found, str):
+            return found
+        if assessment is None:
+            return "the tier is kept: the client named it, or it is in the middle of a tool loop"
+        silent = found.silent(assessment.task)
+        if silent is not None:
+            return silent
+        terms = _terms(cascade)
+        if n > 1:
+            terms = replace(terms, when="end")
+        return Brief(confidence=found, task=assessment.task, good=assessment.good.get(tier), terms=terms)
+
+
+def _terms(cascade: Cascade) -> Terms:
+    assert cascade.hold_tokens and cascade.hold_ms
+    assert cascade.threshold is not None and cascade.speculative is not None
+    return Terms(
+        when="end" if cascade.when == "end" else "hold",
+        tokens=cascade.hold_tokens,
+        seconds=cascade.hold_ms / 1000,
+        threshold=cascade.threshold,
+        speculative=cascade.speculative,
+    )
+
+
+def _confidence(calibrations: Calibrations | None, weights: Weights) -> Confidence | str:
+    if calibrations is None:
+        return "there is no calibration"
+    if weights.format is None:
+        return "dtype: auto names no one format of weights, so that no calibration is known to fit"
+    found = calibrations.of(weights.model, weights.format)
+    if found is not None:
+        judging = any(rule.judges for rule in found.rules)
+        return (
+            Confidence(found.rules) if judging else f"no rule of its calibration has an AUC of {WORTH_ASKING}"
+        )
+    others = calibrations.other_weights(weights.model)
+    if others:
+        return f"calibrated for weights in {' and '.join(others)}, not in {weights.format}"
+    return "no calibration of this model"
+
+
+def _of_all(found: Sequence[Confidence | str]) -> Confidence | str:
+    """Replicas of a tier answer alike, so all of them must be known; the rules are those of the first."""
+    return next((each for each in found if isinstance(each, str)), found[0])

@@ -1,0 +1,93 @@
+"""What a call has to reserve, since nobody knows yet what it will use: the worst case of its chain of attempts."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gateway.books import Billing
+from gateway.chain import Link, reach, worst
+from gateway.errors import too_expensive
+from gateway.judges import Judges
+from gateway.limits import NOTHING, Amount
+from gateway.outlook import Outlook
+from gateway.prices import NANO, billionths, most
+from gateway.request import Request
+from gateway.routing import TierSignals, fits
+
+
+class Provision:
+    def __init__(self, default_max_tokens: int, judges: Judges, billing: Billing) -> None:
+        """`default_max_tokens`: of an answer, where a request names none."""
+        self._default_max_tokens = default_max_tokens
+        self._judges = judges
+        self._whole = billing == "attempts"
+
+    def affordable(self, requests: Sequence[Request], outlooks: Sequence[Outlook]) -> Sequence[Outlook]:
+        """Without the tiers where the call could cost more than its tenant allows. Raises ApiError 400."""
+        limit = _limit(requests[0])
+        if limit is None:
+            return outlooks
+        dearest: Counter[str] = Counter()  # money by tier
+        for request, outlook in zip(requests, outlooks, strict=True):
+            for tier in outlook.signals:
+                if fits(tier, request.max_tokens):
+                    dearest[tier.name] += self._amount(request, tier).money
+        if min(dearest.values()) > limit:
+            raise too_expensive(min(dearest.values()) / NANO, limit / NANO)
+        dear = {tier for tier, money in dearest.items() if money > limit}
+        return [
+            replace(outlook, signals=tuple(tier for tier in outlook.signals if tier.name not in dear))
+            for outlook in outlooks
+        ]
+
+    def worst(self, requests: Sequence[Request], outlooks: Sequence[Outlook]) -> Amount:
+        """What the call takes at most, wherever its requests begin."""
+        alone = len(requests) == 1
+        return sum(
+            (
+                worst(self._links(request, outlook, alone=alone), _limit(request), whole=self._whole)
+                for request, outlook in zip(requests, outlooks, strict=True)
+            ),
+            NOTHING,
+        )
+
+    def escalations(self, request: Request, outlook: Outlook, tier: str) -> int:
+        """How often a dearer tier may take over from a request that begins on `tier`, so that it stays provided for."""
+        links = self._links(request, outlook, alone=True)
+        at = next((at for at, link in enumerate(links) if link.tier == tier), len(links))
+        return max(0, len(reach(links[at:], _limit(request), whole=self._whole)) - 1)
+
+    def _links(self, request: Request, outlook: Outlook, *, alone: bool) -> Sequence[Link]:
+        """The tiers that the request fits. Prompts that share a call have one tier in common, so none is judged."""
+        judged = alone and outlook.named is None
+        tenant = request.tenant
+        return [
+            Link(
+                tier=tier.name,
+                amount=self._amount(request, tier),
+                judged=judged and self._judges.may(tenant, tier.name),
+                attempts=self._judges.attempts(tenant, tier.name),
+            )
+            for tier in outlook.signals
+            if fits(tier, request.max_tokens)
+        ]
+
+    def _amount(self, request: Request, tier: TierSignals) -> Amount:
+        made = request.n * self._max_tokens(request, tier)
+        return Amount(
+            tokens=tier.prompt_tokens + made,
+            input=tier.prompt_tokens,
+            output=made,
+            money=billionths(most(tier.price, tier.prompt_tokens, made)),
+        )
+
+    def _max_tokens(self, request: Request, tier: TierSignals) -> int:
+        if request.max_tokens is not None:
+            return request.max_tokens
+        return min(self._default_max_tokens, tier.context_length - tier.prompt_tokens)
+
+
+def _limit(request: Request) -> int | None:
+    """The most that a request of its tenant may cost, in billionths."""
+    price = request.tenant.max_request_price
+    return None if price is None else billionths(price)

@@ -1,0 +1,39 @@
+"""What the replicas of a configuration run, as calibrations know it, and who judges their answers."""
+
+from pathlib import Path
+
+from backends.catalogue import ModelError, resolve
+from backends.fingerprint import fingerprint
+from classifier import calibration
+from gateway.config import Config, Engine, Remote, Tier
+from gateway.judges import Judges, Weights
+
+MISSING = "missing"  # stands for a model that is not on this machine
+
+
+def open_judges(config: Config) -> Judges:
+    """Raises ArtefactError for a calibration that cannot be used, OSError."""
+    if config.calibration is None:
+        return Judges.none(*(tier.name for tier in config.tiers))
+    found = calibration.load(Path(config.calibration))
+    return Judges(config.tiers, found, {tier.name: weights_of(tier) for tier in config.tiers})
+
+
+def weights_of(tier: Tier) -> list[Weights]:
+    """Of each replica. Raises OSError."""
+    return [*map(_of_engine, tier.engines), *map(_of_remote, tier.remotes)]
+
+
+def _of_engine(engine: Engine) -> Weights:
+    try:
+        model = fingerprint(resolve(engine.model))
+    except ModelError:
+        model = MISSING
+    if engine.quantization != "none":
+        return Weights(model, engine.quantization)
+    return Weights(model, None if engine.dtype == "auto" else engine.dtype)
+
+
+def _of_remote(remote: Remote) -> Weights:
+    """Nobody here sees its weights: what its server calls it has to do."""
+    return Weights(f"remote:{remote.model}", remote.kind)

@@ -1,0 +1,92 @@
+"""Whose answers are judged, on whose terms, and what is said of the others."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from classifier import Assessment
+from gateway.config import Cascade, Tenant, Tier
+from gateway.judges import Brief, Judges, Weights
+
+QA = Assessment(task="qa", good={"7b": 0.7}, seconds=0.001)
+ACME = Tenant(name="acme")
+
+
+def judges(calibrations: Any, *weights: Weights, cascade: Cascade | None = None) -> Judges:
+    tiers = [Tier(name="7b", cascade=cascade or Cascade())]
+    return Judges(tiers, calibrations, {"7b": weights or [Weights("m", "bfloat16")]})
+
+
+def test_the_brief_of_an_attempt(confident: Any) -> None:
+    brief = judges(confident.calibrations("m")).brief(ACME, "7b", QA)
+    assert isinstance(brief, Brief)
+    assert (brief.task, brief.good, brief.after) == ("qa", 0.7, (8, 16, 32))
+    assert (brief.terms.when, brief.terms.tokens, brief.terms.seconds) == ("hold", 32, 1.5)
+    assert brief.terms.threshold == 0.5 and brief.terms.speculative
+
+
+def test_a_tenant_stands_above_the_tier_field_by_field(confident: Any) -> None:
+    of_tier = Cascade(hold_tokens=16, threshold=0.6)
+    own = Tenant(name="acme", cascade=Cascade(threshold=0.9, hold_ms=200, speculative=False))
+    brief = judges(confident.calibrations("m"), cascade=of_tier).brief(own, "7b", QA)
+    assert isinstance(brief, Brief)
+    assert (brief.terms.tokens, brief.terms.threshold, brief.terms.seconds) == (16, 0.9, 0.2)
+    assert not brief.terms.speculative and brief.after == (8, 16)
+
+
+def test_several_answers_are_judged_at_their_end(confident: Any) -> None:
+    brief = judges(confident.calibrations("m")).brief(ACME, "7b", QA, n=2)
+    assert isinstance(brief, Brief) and brief.terms.when == "end"
+
+
+@pytest.mark.parametrize(
+    ("weights", "why"),
+    [
+        ([Weights("m", "int8")], "calibrated for weights in bfloat16, not in int8"),
+        ([Weights("other", "bfloat16")], "no calibration of this model"),
+        ([Weights("m", None)], "dtype: auto names no one format"),
+        ([Weights("m", "bfloat16"), Weights("other", "bfloat16")], "no calibration of this model"),
+    ],
+)
+def test_what_does_not_fit_is_not_judged(confident: Any, weights: list[Weights], why: str) -> None:
+    made = judges(confident.calibrations("m"), *weights)
+    assert why in str(made.brief(ACME, "7b", QA))
+    assert not made.may(ACME, "7b")
+
+
+def test_why_an_answer_is_not_judged(confident: Any) -> None:
+    made = judges(confident.calibrations("m", confident.rule(8), confident.rule(None, auc=0.5)))
+    brief = made.brief(ACME, "7b", QA)
+    assert isinstance(brief, Brief) and brief.after == (8,) and not brief.confidence.at_end("qa")
+    math = Assessment(task="math", good={}, seconds=0.0)
+    assert made.brief(ACME, "7b", math) == "no calibration for the task math"
+    assert "kept" in str(made.brief(ACME, "7b", None))
+    never = Tenant(name="acme", cascade=Cascade(when="never"))
+    assert made.brief(never, "7b", QA) == "cascade.when is never" and not made.may(never, "7b")
+    assert made.may(ACME, "7b")
+
+
+def test_rules_that_cannot_tell_do_not_judge(confident: Any) -> None:
+    made = judges(confident.calibrations("m", confident.rule(8, auc=0.6)))
+    assert str(made.brief(ACME, "7b", QA)) == "no rule of its calibration has an AUC of 0.65"
+    mixed = confident.calibrations("m", confident.rule(8, auc=0.6), confident.rule(None, auc=0.9))
+    brief = judges(mixed).brief(ACME, "7b", QA)
+    assert isinstance(brief, Brief) and brief.after == () and brief.confidence.at_end("qa")
+
+
+def test_the_log_tells_at_the_start(confident: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "gateway.judges")
+    judges(confident.calibrations("m")).announce()
+    Judges.none("7b", "70b").announce()
+    assert [record.getMessage() for record in caplog.records] == [
+        "7b: judged by confidence",
+        "7b: not judged: there is no calibration",
+        "70b: not judged: there is no calibration",
+    ]
+
+
+def test_terms_of_a_tier_change_while_it_runs(confident: Any) -> None:
+    made = judges(confident.calibrations("m"))
+    made.change([Tier(name="7b", cascade=Cascade(threshold=0.8, max_attempts=2))])
+    assert made.settled(ACME, "7b").threshold == 0.8 and made.attempts(ACME, "7b") == 2
