@@ -11,6 +11,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_openai import ChatOpenAI, OpenAI
+from pydantic import BaseModel
 
 from backends.backend import CallPiece
 from gateway.errors import ApiError
@@ -95,6 +96,52 @@ def test_tools(chat: ChatOpenAI, front: Any, texts: tuple[str, ...]) -> None:
     _, called, first, second = front.dispatcher.requests[-1].prompt.messages
     assert [call.id for call in called.tool_calls] == [first.tool_call_id, second.tool_call_id]
     assert second.content == "Sun in Rome"
+
+
+def test_tools_of_responses(front: Any) -> None:
+    """The loop by the id of the response before, in one piece and streamed."""
+    front.dispatcher.script.texts, front.dispatcher.script.finish = ("I look.",), "tool_calls"
+    front.dispatcher.script.calls = [
+        (CallPiece(index=0, id="call_a", name="weather"), CallPiece(index=0, arguments='{"city": "Paris"}')),
+    ]
+    chat = _made(ChatOpenAI, front, use_responses_api=True)
+    bound = chat.bind_tools([weather], tool_choice="any")
+    answer = bound.invoke("Weather in Paris?")
+    assert [(call["id"], call["args"]) for call in answer.tool_calls] == [("call_a", {"city": "Paris"})]
+    streamed = functools.reduce(operator.add, bound.stream("Weather in Paris?"))
+    assert (streamed.tool_calls, streamed.text) == (answer.tool_calls, answer.text)
+    result = ToolMessage("Sun", tool_call_id="call_a")
+    chat.invoke([result], previous_response_id=answer.response_metadata["id"])
+    going_on = front.dispatcher.requests[-1].prompt.messages
+    chat.invoke([HumanMessage("Weather in Paris?"), answer, result])
+    assert front.dispatcher.requests[-1].prompt.messages == going_on
+    assert [message.role for message in going_on] == ["user", "assistant", "tool"]
+    assert going_on[1].content == "I look." and going_on[1].tool_calls[0].arguments == '{"city": "Paris"}'
+
+
+class Town(BaseModel):
+    """A town."""
+
+    city: str
+
+
+@pytest.mark.parametrize("by_responses", [False, True])
+@pytest.mark.parametrize("method", ["json_schema", "function_calling"])
+def test_structured_output(front: Any, method: Any, by_responses: bool) -> None:
+    told, script = '{"city": "Paris"}', front.dispatcher.script
+    if method == "json_schema":
+        script.texts = (told,)
+    else:
+        script.texts, script.finish = (), "tool_calls"
+        script.calls = [(CallPiece(index=0, id="c", name="Town"), CallPiece(index=0, arguments=told))]
+    chat = _made(ChatOpenAI, front, use_responses_api=by_responses)
+    assert chat.with_structured_output(Town, method=method).invoke("Where?") == Town(city="Paris")
+    request = front.dispatcher.requests[-1]
+    if method == "json_schema":
+        assert request.grammar is not None and "city" in request.grammar.source
+    else:
+        choice = request.prompt.tool_choice
+        assert (choice.mode, choice.name, choice.parallel) == ("required", "Town", False)
 
 
 def test_a_chain_with_options(front: Any) -> None:

@@ -33,6 +33,17 @@ tenants:
     policy: {{floor: 0.0}}
 """
 
+TOOLS_CONFIG = """
+server: {{port: 0, drain_timeout: 5}}
+state: {{folder: {folder}}}
+tiers:
+  - name: 7b
+    engines: [{{model: {small}, dtype: float32, kv_tokens: 2048}}]
+  - name: 13b
+    engines: [{{model: {large}, kv_tokens: 4096}}]
+anonymous: {{name: anonymous}}
+"""
+
 
 @dataclass
 class Serving:
@@ -131,3 +142,16 @@ def serving(tmp_path_factory: pytest.TempPathFactory, write_config: Callable[...
     running = start("--config", str(write_config(tmp_path_factory.mktemp("serving"))))
     yield running
     assert running.stop(within=10) == 0
+
+
+@pytest.fixture(scope="module")
+def serving_tools(
+    tmp_path_factory: pytest.TempPathFactory, smollm2_folder: Path, qwen_05b_folder: Path
+) -> Iterator[Serving]:
+    """Tier 7b knows no tools, 13b does."""
+    folder = tmp_path_factory.mktemp("tools")
+    file = folder / "headrace.yaml"
+    file.write_text(TOOLS_CONFIG.format(folder=folder, small=smollm2_folder, large=qwen_05b_folder))
+    running = start("--config", str(file))
+    yield running
+    assert running.stop(within=15) == 0

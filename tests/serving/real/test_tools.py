@@ -1,8 +1,7 @@
 """Tool calls of a real model, through a real gateway, read by the `openai` client."""
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
@@ -12,16 +11,6 @@ from openai import OpenAI
 
 pytestmark = pytest.mark.models
 
-CONFIG = """
-server: {{port: 0, drain_timeout: 5}}
-state: {{folder: {folder}}}
-tiers:
-  - name: 7b
-    engines: [{{model: {small}, dtype: float32, kv_tokens: 2048}}]
-  - name: 13b
-    engines: [{{model: {large}, kv_tokens: 4096}}]
-anonymous: {{name: anonymous}}
-"""
 WEATHER: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -47,21 +36,9 @@ SETTINGS: Any = {"model": "13b", "tools": TOOLS, "temperature": 0, "max_tokens":
 
 
 @pytest.fixture(scope="module")
-def client(
-    tmp_path_factory: pytest.TempPathFactory,
-    start_serving: Callable[..., Any],
-    smollm2_folder: Path,
-    qwen_05b_folder: Path,
-) -> Iterator[OpenAI]:
-    folder = tmp_path_factory.mktemp("tools")
-    file = folder / "headrace.yaml"
-    file.write_text(CONFIG.format(folder=folder, small=smollm2_folder, large=qwen_05b_folder))
-    running = start_serving("--config", str(file))
-    try:
-        with OpenAI(base_url=f"{running.url}/v1", api_key="any", max_retries=0, timeout=120) as made:
-            yield made
-    finally:
-        assert running.stop(within=15) == 0
+def client(serving_tools: Any) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{serving_tools.url}/v1", api_key="any", max_retries=0, timeout=120) as made:
+        yield made
 
 
 def calls_of(message: Any) -> list[tuple[str, Any]]:
