@@ -34,6 +34,11 @@ class Compiling:
     def __contains__(self, sequence: Sequence) -> bool:
         return sequence.number in self._orders
 
+    @property
+    def sequences(self) -> list[Sequence]:
+        """Those that stand aside."""
+        return [sequence for sequence, _ in self._orders.values()]
+
     def order(self, sequence: Sequence, grammar: Grammar) -> None:
         """Have the grammar compiled for this sequence."""
         future: Future[Constraint] = Future()

@@ -22,6 +22,7 @@ from backends.engine.compiling import Compile, Compiling
 from backends.engine.division import Scheduled
 from backends.engine.grammar import Constraint, GrammarError
 from backends.engine.pace import CostModel, Work
+from backends.engine.queue_limits import QueueLimits
 from backends.engine.scheduler import Scheduler
 from backends.engine.sequence import Sequence
 from backends.engine.stops import StopMatcher
@@ -77,8 +78,7 @@ class Engine:
         self._clock = clock
         self._timer = timer
         self._border = border
-        self._max_waiting = config.max_waiting
-        self._max_waiting_tokens = config.max_waiting_tokens
+        self._queue_limits = QueueLimits(config.max_waiting, config.max_waiting_tokens)
         self._tally = Tally(len(config.bands))
         self._cache = BlockCache(
             config.kv_blocks, config.block_size, config.tenant_share, config.session_share
@@ -131,14 +131,9 @@ class Engine:
     def _overload(self, submit: Submit) -> Refused | None:
         """Why there is no place in the queue for `submit`; None where there is."""
         waiting = self._scheduler.waiting
-        # Who came since the last step waits only until the next one where there are rows.
-        if len(waiting) + len(self._compiling) >= self._max_waiting + self._scheduler.free_rows(
-            batch=submit.traffic == "batch"
-        ):
-            message = f"{self._max_waiting} requests are waiting already"
-        elif waiting and waiting.tokens + len(submit.prompt) > self._max_waiting_tokens:
-            message = f"requests with {waiting.tokens} tokens are waiting already"
-        else:
+        rows = self._scheduler.free_rows(batch=submit.traffic == "batch")
+        message = self._queue_limits.excess(waiting, self._compiling.sequences, submit, rows)
+        if message is None:
             return None
         retry_after = self._tally.patience(len(waiting), self._clock())
         return Refused(id=submit.id, code="overloaded", message=message, retry_after=retry_after)
