@@ -15,6 +15,7 @@ from gateway.limits import (
     BUDGETS,
     NOTHING,
     Amount,
+    Left,
     LimitExceeded,
     LimitName,
     LimitStore,
@@ -106,10 +107,18 @@ class Meter:
                 charge = await self._reserve_alone(tenant, request_id, amount)
         except LimitExceeded as refusal:
             self._metrics.limit(refusal.limit, "deny")
+            self._tell(tenant, refusal.left)
             raise _refused(refusal) from refusal
         self._metrics.limit("all", "degraded" if charge.degraded else "allow")
+        self._tell(tenant, charge.reservation.left)
         charge.parts = parts
         return charge
+
+    def _tell(self, tenant: Tenant, left: Left) -> None:
+        for name, budget in left.items():
+            if name in BUDGETS:
+                spent = budget.limit - budget.remaining
+                self._metrics.budget(tenant.name, name.removeprefix("budget_"), spent)
 
     async def _reserve(self, tenant: Tenant, request_id: str, amount: Amount) -> Charge:
         reservation = await self._store.reserve(tenant.name, tenant.limits, request_id, amount)

@@ -50,6 +50,7 @@ LIMIT_DECISIONS = (
 )
 STORES = ("limits", "sessions")
 SESSION_EVENTS = ("opened", "recalled", "unknown")
+PERIODS = ("day", "month")
 LOST_RECORDS = ("queue", "disk")
 RELOAD_RESULTS = ("success", "failure")
 STREAM_ERRORS = (
@@ -136,6 +137,11 @@ class Metrics:
         self._largest_cost = Counter(
             "headrace_cost_largest_tier", "What the answers' tokens, cached ones as such, cost on the largest tier.",
             ("tenant", "tier"), registry=make,
+        )  # fmt: skip
+        self._spent = Gauge(
+            "headrace_budget_spent",
+            "Money of a tenant's budget in the running day or month, as of its last request, with what was reserved.",
+            ("tenant", "period"), registry=make, multiprocess_mode="mostrecent",
         )  # fmt: skip
         self._sessions = Counter(
             "headrace_sessions",
@@ -226,6 +232,7 @@ class Metrics:
         """Tenants of the configuration, also those that a later one brings."""
         _touch(self._tokens, names, self._tiers, TOKEN_KINDS)
         _touch(self._cost, names, self._tiers)
+        _touch(self._spent, names, PERIODS)
         _touch(self._largest_cost, names, self._tiers)
 
     def reloaded(self, number: int, *, success: bool) -> None:
@@ -325,6 +332,10 @@ class Metrics:
         """What an answer of this tier would have cost on the largest one."""
         self._largest_cost.labels(tenant, self._tier(tier)).inc(largest)
 
+    def budget(self, tenant: str, period: str, spent: float) -> None:
+        """What is gone of a budget that the tenant has; `period`: one of `PERIODS`."""
+        self._spent.labels(tenant, period).set(spent)
+
     def session(self, event: str) -> None:
         """`event`: one of `SESSION_EVENTS`."""
         self._sessions.labels(_among(event, SESSION_EVENTS)).inc()
@@ -362,7 +373,7 @@ async def measure_lag(metrics: Metrics, interval: float = 0.1) -> None:
         metrics.lag(max(0.0, loop.time() - due))
 
 
-def _touch(series: Counter | Histogram, *values: Iterable[str]) -> None:
+def _touch(series: Counter | Gauge | Histogram, *values: Iterable[str]) -> None:
     """Make every combination of label values, so that a first event is seen as a rise from 0."""
     for labels in product(*values):
         series.labels(*labels)

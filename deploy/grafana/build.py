@@ -32,6 +32,8 @@ FIRST, PER_TOKEN = "headrace_time_to_first_token_seconds", "headrace_time_per_ou
 CALLS = f"sum(rate(headrace_requests_total{{{ASKED}}}{RATE}))"
 FAILED = f'(sum(rate(headrace_requests_total{{{ASKED},status=~"5.."}}{RATE})) or vector(0))'
 BROKEN = f'(sum(rate(headrace_requests_total{{{ASKED},status="200",error_code!="none"}}{RATE})) or vector(0))'
+FIRST_SENT = 'reason!~"failover|escalation"'
+DECIDED = f"sum(rate(headrace_route_decisions_total{{{FIRST_SENT}}}{RATE}))"
 SAVED = "1 - sum({of}(headrace_cost_total{{}}{over})) / sum({of}(headrace_cost_largest_tier_total{{}}{over}))"
 
 OVERVIEW: list[Panel] = [
@@ -84,7 +86,7 @@ CASCADE: list[Panel] = [
          + RATE + "))", "")]),
     ("Failed over", "Share of requests that another tier had to take over.", "percentunit", "stat", 6, [
         ('sum(rate(headrace_route_decisions_total{reason="failover"}' + RATE
-         + ")) / sum(rate(headrace_route_decisions_total{}" + RATE + "))", "")]),
+         + f")) / {DECIDED}", "")]),
     ("Escalations", "Answers found wanting, for which a dearer tier was asked.", "reqps", "timeseries", 8, [
         (rate("headrace_escalations_total", "from_tier, to_tier"), "{{from_tier}} to {{to_tier}}")]),
     ("Held back", "From the first token until it was decided whether to keep the answer.", "s", "timeseries", 8, [
@@ -98,8 +100,8 @@ CASCADE: list[Panel] = [
         (rate("headrace_ledger_tokens_total", "outcome", 'kind!="cached"'), "{{outcome}}")]),
     ("Read in advance", "Prompts that a dearer tier began to read, used or not.", "reqps", "timeseries", 12, [
         (rate("headrace_warms_total", "tier, used"), "{{tier}} used: {{used}}")]),
-    ("Where requests go", "", "reqps", "timeseries", 12, [
-        (rate("headrace_route_decisions_total", "tier"), "{{tier}}")]),
+    ("Where requests go", "To which tier they were sent first.", "reqps", "timeseries", 12, [
+        (rate("headrace_route_decisions_total", "tier", FIRST_SENT), "{{tier}}")]),
     ("Why", "", "reqps", "timeseries", 12, [
         (rate("headrace_route_decisions_total", "tier, reason"), "{{tier}} {{reason}}")]),
     ("Spent per hour", "", "none", "timeseries", 12, [
@@ -175,6 +177,8 @@ TENANTS: list[Panel] = [
     ("Tiers that they use", "Tokens of answers in this range.", "none", "bargauge", 12, [
         ('topk(20, sum by (tenant, tier) (increase(headrace_tokens_total{kind="completion"}[$__range])))',
          "{{tenant}} {{tier}}")]),
+    ("Budgets", "What is gone of day's and month's, as of each tenant's last request.", "none", "timeseries", 12, [
+        ("topk(10, max by (tenant, period) (headrace_budget_spent{}))", "{{tenant}} {{period}}")]),
     ("Reservations", "Taken, and refused by which limit; degraded: by its own counts.", "reqps", "timeseries", 12, [
         (rate("headrace_ratelimit_decisions_total", "limit, decision"), "{{limit}} {{decision}}")]),
     ("Cached share of prompts", "", "percentunit", "timeseries", 12, [

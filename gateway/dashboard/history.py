@@ -32,11 +32,13 @@ class Used(msgspec.Struct, kw_only=True):
     requests: int = 0
     refused: int = 0
     tokens: int = 0
+    input_tokens: int = 0  # of `tokens`
 
     def add(self, other: "Used") -> None:
         self.requests += other.requests
         self.refused += other.refused
         self.tokens += other.tokens
+        self.input_tokens += other.input_tokens
 
 
 class Made(msgspec.Struct):
@@ -105,6 +107,7 @@ class History:
             used.requests += 1
             used.refused += call.status == REFUSED
             used.tokens += call.tokens
+            used.input_tokens += call.input_tokens
 
     def generated(self, tier: str, tokens: float, since: float | None = None) -> None:
         """Tokens that a tier has made just now, or evenly `since` then (by the clock)."""

@@ -17,6 +17,7 @@ from gateway.totals import Totals
 
 PATIENCE = 1.0  # seconds
 SHOWN_REQUESTS = 40
+SENT_AGAIN = frozenset({"failover", "escalation"})  # reasons that are counted beside the first decision
 SHOWN_TENANTS = 20
 RATE_BUCKETS = 2  # of the history, for tokens per second
 CONDITIONS = {
@@ -119,7 +120,8 @@ class Overview:
 
     def _busiest(self, whole: Whole, counted: Totals) -> tuple[TenantState, ...]:
         used, costs = whole.history.last_minute(), counted.by("headrace_cost_total", "tenant")
-        states = [_tenant(tenant, used, whole.running, costs) for tenant in self._tenants()]
+        spent = counted.by("headrace_budget_spent", "tenant", "period")
+        states = [_tenant(tenant, used, whole.running, costs, spent) for tenant in self._tenants()]
         states.sort(key=lambda state: (state.tokens, state.requests, state.running, state.cost), reverse=True)
         return tuple(states[:SHOWN_TENANTS])
 
@@ -138,7 +140,7 @@ def _requests(counted: Totals) -> tuple[int, int]:
 def _routes(counted: Totals) -> tuple[RouteState, ...]:
     counts = counted.by("headrace_route_decisions_total", "tier", "reason")
     return tuple(
-        RouteState(tier=tier, reason=reason, count=round(count))
+        RouteState(tier=tier, reason=reason, count=round(count), again=reason in SENT_AGAIN)
         for (tier, reason), count in counts.items()
         if count
     )
@@ -195,6 +197,7 @@ def _tenant(
     used: Mapping[str, Used],
     running: Mapping[str, int],
     costs: Mapping[tuple[str, ...], float],
+    spent: Mapping[tuple[str, ...], float],
 ) -> TenantState:
     past, limits = used.get(tenant.name, Used()), tenant.limits
     return TenantState(
@@ -202,10 +205,18 @@ def _tenant(
         requests=past.requests,
         refused=past.refused,
         tokens=past.tokens,
+        input_tokens=past.input_tokens,
+        output_tokens=past.tokens - past.input_tokens,
         running=running.get(tenant.name, 0),
         requests_per_minute=limits.requests_per_minute,
         tokens_per_minute=limits.tokens_per_minute,
+        input_tokens_per_minute=limits.input_tokens_per_minute,
+        output_tokens_per_minute=limits.output_tokens_per_minute,
         parallel=limits.parallel,
+        spent_of_day=spent.get((tenant.name, "day"), 0.0),
+        spent_of_month=spent.get((tenant.name, "month"), 0.0),
+        per_day=limits.budget.per_day,
+        per_month=limits.budget.per_month,
         cost=costs.get((tenant.name,), 0.0),
     )
 

@@ -85,6 +85,11 @@ class Ended:
         used = (entry.usage for entry in self.ledger.entries if entry.usage is not None)
         return sum(usage.prompt_tokens + usage.completion_tokens for usage in used)
 
+    @property
+    def input_tokens(self) -> int:
+        """Of `tokens`, those of prompts."""
+        return sum(entry.usage.prompt_tokens for entry in self.ledger.entries if entry.usage is not None)
+
 
 def ended(exchange: Exchange) -> Ended:
     """Of an exchange that ends now. Its answer is let go, as that holds text."""

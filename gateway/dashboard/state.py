@@ -53,11 +53,12 @@ class TierState(_Part, frozen=True):
 
 
 class RouteState(_Part, frozen=True):
-    """How often a tier was chosen for a reason."""
+    """How often a tier was chosen for a reason. `again`: for requests that had been sent elsewhere before."""
 
     tier: str
     reason: str
     count: int
+    again: bool = False
 
 
 class TenantState(_Part, frozen=True):
@@ -67,10 +68,18 @@ class TenantState(_Part, frozen=True):
     requests: int
     refused: int
     tokens: int
+    input_tokens: int
+    output_tokens: int
     running: int
     requests_per_minute: int | None
     tokens_per_minute: int | None
+    input_tokens_per_minute: int | None
+    output_tokens_per_minute: int | None
     parallel: int | None
+    spent_of_day: float  # of its budgets, as of its last request
+    spent_of_month: float
+    per_day: float | None
+    per_month: float | None
     cost: float
 
 

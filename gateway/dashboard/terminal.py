@@ -46,9 +46,10 @@ def _tiers(state: State) -> Iterator[Line]:
     yield []
     heads = f"{'TIER':<12}{'TAKEN':>7}{'FIRST':>9}{'p95':>9}{'TOK/S':>8}  {'LAST 10 MIN':<{SPARK_WIDTH}}{'COST':>12}"
     yield [(heads, SOFT)]
-    routed = sum(route.count for route in state.routes)
+    first = [route for route in state.routes if not route.again]
+    routed = sum(route.count for route in first)
     for number, tier in enumerate(state.tiers):
-        taken = sum(route.count for route in state.routes if route.tier == tier.name)
+        taken = sum(route.count for route in first if route.tier == tier.name)
         yield _tier(tier, taken / routed if routed else None, TIER_COLOURS[number % len(TIER_COLOURS)])
         for replica in tier.replicas:
             yield _replica(replica)
@@ -84,7 +85,7 @@ def _replica(replica: ReplicaState) -> Line:
 
 def _tenants(tenants: Sequence[TenantState]) -> Iterator[Line]:
     yield []
-    heads = ("REQUESTS/MIN", "TOKENS/MIN", "RUNNING", "REFUSED", "COST")
+    heads = ("REQUESTS/MIN", "TOKENS/MIN", "RUNNING", "REFUSED", "OF TODAY'S", "COST")
     yield [(f"{'TENANT':<20}" + "".join(f"{head:>17}" for head in heads), SOFT)]
     for tenant in tenants:
         yield [
@@ -93,8 +94,16 @@ def _tenants(tenants: Sequence[TenantState]) -> Iterator[Line]:
             (_against(tenant.tokens, tenant.tokens_per_minute), ""),
             (_against(tenant.running, tenant.parallel), ""),
             (f"{tenant.refused:>17}", BAD if tenant.refused else ""),
+            (_budget(tenant), ""),
             (f"{_money(tenant.cost):>17}", ""),
         ]
+
+
+def _budget(tenant: TenantState) -> str:
+    """What is gone of the budget that ends first."""
+    if tenant.per_day is not None:
+        return f"{_percent(tenant.spent_of_day / tenant.per_day):>17}"
+    return f"{'–':>17}"
 
 
 def _against(used: int, limit: int | None) -> str:

@@ -277,6 +277,7 @@ def test_watched_backends_are_shown_as_they_are(metrics: Metrics) -> None:
     backend.available, backend.tripped = False, True
     assert value(metrics, "headrace_breaker_open", backend="7b/0") == 1
     assert value(metrics, "headrace_backend_up", backend="7b/0") == 0
+    metrics.idle("7b/0")  # whoever runs the engine says so
     assert value(metrics, "vllm:num_requests_running", **SMALL) == 0  # its last words are no news
 
 

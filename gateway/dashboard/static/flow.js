@@ -1,4 +1,4 @@
-// The channel: what came in on the left, what each tier took on the right, as wide as its share.
+// The channel: what came in on the left, to which tier it was sent first on the right, as wide as its share.
 
 import { el, svg } from "./dom.js";
 import { count, percent } from "./words.js";
@@ -8,10 +8,11 @@ const WATER = 130; // of the channel's height, all shares together
 const GAP = 10;
 
 export function drawFlow(place, list, tiers, routes) {
-  const total = routes.reduce((sum, route) => sum + route.count, 0);
+  const first = routes.filter((route) => !route.again);
+  const total = first.reduce((sum, route) => sum + route.count, 0);
   const shares = tiers.map((tier) => ({
     name: tier.name,
-    taken: routes.filter((route) => route.tier === tier.name).reduce((sum, route) => sum + route.count, 0),
+    taken: first.filter((route) => route.tier === tier.name).reduce((sum, route) => sum + route.count, 0),
   }));
   place.replaceChildren(channel(place.clientWidth || 600, shares, total));
   list.replaceChildren(...tiers.flatMap((tier, number) => reasonsOf(tier, number, routes, total)));

@@ -35,7 +35,9 @@ tenants:
     admin: true
     policy: {{floor: 0.0}}
     keys: [{{prefix: "{prefix}", digest: "{digest}"}}]
-    limits: {{requests_per_minute: 600, tokens_per_minute: 100000, parallel: 16}}
+    limits:
+      {{requests_per_minute: 600, tokens_per_minute: 100000, input_tokens_per_minute: 90000, parallel: 16,
+        budget: {{per_day: 5, per_month: 50}}}}
 {anonymous}
 """
 SECRET = "a secret of at least thirty-two characters"

@@ -81,7 +81,7 @@ def test_the_last_minute_of_tenants(history: History, clock: Clock) -> None:
     clock.now += 61
     history.finished(ended())
     history.finished(ended(tier=None, status=429))
-    assert history.last_minute() == {"acme": Used(requests=2, refused=1, tokens=30)}
+    assert history.last_minute() == {"acme": Used(requests=2, refused=1, tokens=30, input_tokens=20)}
 
 
 @given(st.lists(st.floats(0, 100), min_size=1), st.floats(0, 1))

@@ -7,7 +7,7 @@ import pytest
 
 from backends.backend import Usage
 from backends.wire import Load
-from gateway.config import Limits, Price, Tenant
+from gateway.config import Budget, Limits, Price, Tenant
 from gateway.dashboard.overview import SHOWN_TENANTS, Overview
 from gateway.dashboard.state import State
 from gateway.dashboard.watch import Watch
@@ -41,7 +41,12 @@ class Seen:
         self.watch = Watch(engines)
         self.tenants = [
             Tenant(name="idle"),
-            Tenant(name="acme", limits=Limits(requests_per_minute=60, parallel=2)),
+            Tenant(
+                name="acme",
+                limits=Limits(
+                    requests_per_minute=60, parallel=2, output_tokens_per_minute=9, budget=Budget(per_day=2.0)
+                ),
+            ),
         ]
         tiers = (
             Tier("7b", (Replica(self.engine, "small", 16),), Price(input=0.1)),
@@ -152,6 +157,22 @@ async def test_tenants_beside_their_limits_the_busiest_first(seen: Seen) -> None
     acme, idle = (await seen.state()).tenants
     assert (acme.requests, acme.tokens, acme.requests_per_minute, acme.parallel) == (2, 5, 60, 2)
     assert (idle.name, idle.requests, idle.requests_per_minute) == ("idle", 0, None)
+
+
+async def test_budgets_and_each_kind_of_tokens_beside_their_limits(seen: Seen) -> None:
+    seen.metrics.budget("acme", "day", 1.5)
+    acme = next(tenant for tenant in (await seen.state()).tenants if tenant.name == "acme")
+    assert (acme.spent_of_day, acme.per_day, acme.per_month) == (1.5, 2.0, None)
+    assert (acme.input_tokens_per_minute, acme.output_tokens_per_minute) == (None, 9)
+
+
+async def test_who_was_sent_elsewhere_later_is_told_apart(seen: Seen) -> None:
+    seen.metrics.route("7b", "classifier")
+    seen.metrics.route("70b", "failover")
+    assert [(route.tier, route.again) for route in (await seen.state()).routes] == [
+        ("7b", False),
+        ("70b", True),
+    ]
 
 
 async def test_many_tenants_are_not_all_shown(seen: Seen) -> None:

@@ -22,8 +22,9 @@ def state(**changes: Any) -> State:
         series=Series(requests=[1], tokens=[12.5], first_p50=[0.1], first_p95=[0.1]),
     )  # fmt: skip
     tenant = TenantState(
-        name="acme", requests=5, refused=1, tokens=70, running=2, requests_per_minute=60, tokens_per_minute=None,
-        parallel=4, cost=0.0025,
+        name="acme", requests=5, refused=1, tokens=70, input_tokens=50, output_tokens=20, running=2,
+        requests_per_minute=60, tokens_per_minute=None, input_tokens_per_minute=None, output_tokens_per_minute=None,
+        parallel=4, spent_of_day=1.0, spent_of_month=1.0, per_day=8.0, per_month=None, cost=0.0025,
     )  # fmt: skip
     brief = Brief(
         id="r", at=0.0, endpoint="chat", tenant="acme", status=200, code="engine_died", tier="7b",
@@ -43,7 +44,7 @@ def test_everything_is_there() -> None:
     for told in (
         "Headrace 1.2, up 1 h 1 min", "All tiers answer.", "2 running", "1 failures", "saved 75% (0.0025 spent)",
         "prompt cached 25%", "7b             100%   120 ms   1.50 s    12.5", "7b/0", "1 waiting", "KV █████░░░░░",
-        "hits 25%", "3 restarts", "5 of 60", "2 of 4", "200 engine_died 7b: p=0.81 >= 0.70",
+        "hits 25%", "3 restarts", "5 of 60", "2 of 4", "12%", "200 engine_died 7b: p=0.81 >= 0.70",
     ):  # fmt: skip
         assert told in text, told
 
@@ -53,6 +54,14 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     for colour in (True, False):
         for line in render(state(), width, colour=colour).split("\n"):
             assert len(re.sub(r"\x1b\[[\d;]*m", "", line)) <= width
+
+
+def test_who_was_sent_elsewhere_later_is_counted_once() -> None:
+    routes = (
+        RouteState(tier="7b", reason="classifier", count=3),
+        RouteState(tier="7b", reason="failover", count=9, again=True),
+    )
+    assert re.search(r"7b +100%", render(state(routes=routes), 200, colour=False))
 
 
 def test_it_is_no_higher_than_the_terminal() -> None:
