@@ -70,6 +70,10 @@ class Rendering(ABC):
     def piece(self, delta: Delta) -> Sequence[Chunk]:
         """For deltas with text, calls or scores, and for the end of each of several answers but the last."""
 
+    def ready(self, delta: Delta) -> bytes | None:
+        """The JSON of the one event that `piece` would give, where that can be told without making the event."""
+        return None
+
     @abstractmethod
     def closing(self, ending: Ending) -> Sequence[Chunk]: ...
 

@@ -126,6 +126,9 @@ class Generation(Generic[B, R]):
             await stream.events(call.rendering.opening(answer))
             last: Delta | None = None
             async for last in deltas:
+                if (ready := call.rendering.ready(last)) is not None:
+                    await stream.event(ready)
+                    continue
                 ended = finish_of(last) is not None and last.usage is None
                 if last.text or last.calls or last.scores or last.prompt or ended:
                     await stream.events(call.rendering.piece(last))

@@ -4,12 +4,15 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from msgspec.json import encode
+
 from backends.backend import Delta, Usage
 from gateway.api.dialect import Chunk, Ending, Finish, Rendering, finish_of
 from gateway.errors import ApiError, openai_error
 from gateway.request import Answer
 
 Choice = dict[str, Any]
+GAP = "\0"  # a text that stands for any other, as nothing else in an event can
 
 
 class ChoiceRendering(Rendering):
@@ -27,6 +30,7 @@ class ChoiceRendering(Rendering):
         self._include_usage = include_usage
         # Asked for, it is in every chunk: null until the last one.
         self._usage: Chunk = {"usage": None} if include_usage else {}
+        self._around: dict[int, tuple[bytes, bytes]] = {}  # what stands around a text, by choice
 
     @abstractmethod
     def begun(self, index: int) -> Choice | None:
@@ -55,6 +59,17 @@ class ChoiceRendering(Rendering):
         if delta.usage is None and (finish := finish_of(delta)) is not None:
             chunks.append(self.chunk(self.ended(delta.index, finish)))
         return chunks
+
+    def ready(self, delta: Delta) -> bytes | None:
+        """Deltas of text alone, which nearly all are, differ in nothing but that text."""
+        if not delta.text or delta.calls or delta.scores or delta.prompt or delta.finish is not None:
+            return None
+        if delta.index not in self._around:
+            [chunk] = self.piece(Delta(index=delta.index, text=GAP))
+            before, _, after = encode(chunk).partition(encode(GAP))
+            self._around[delta.index] = before, after
+        before, after = self._around[delta.index]
+        return before + encode(delta.text) + after
 
     def closing(self, ending: Ending) -> Sequence[Chunk]:
         closing = [self.chunk(self.ended(ending.index, ending.finish))]

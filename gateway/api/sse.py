@@ -41,6 +41,10 @@ class EventStream:
         if events:
             await self._write(self._frames(events))
 
+    async def event(self, data: bytes) -> None:
+        """One that is JSON already, and has no name."""
+        await self._write(b"data: %s\n\n" % data)
+
     async def done(self, events: Sequence[Mapping[str, Any]]) -> None:
         """The end, with the last events of a complete answer."""
         await self._write(self._frames(events) + (b"" if self._typed else DONE), more=False)

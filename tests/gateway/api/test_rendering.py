@@ -1,13 +1,15 @@
 """Choices, logprobs and echoes in OpenAI's shapes, from deltas made by hand."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
-from backends.backend import Delta, TokenScore, Usage
+from backends.backend import CallPiece, Delta, TokenScore, Usage
 from gateway.api.chat import ChatRendering
-from gateway.api.completions import CompletionBody, CompletionRendering
+from gateway.api.completions import CompletionBody, CompletionRendering, decode
 from gateway.api.dialect import Ending, Rendering
 from gateway.request import Answer, Route
 
@@ -70,6 +72,44 @@ def test_a_chat_of_two_choices(answer: Answer) -> None:
     assert [choice["message"]["content"] for choice in whole["choices"]] == ["é🙂!", "Nope"]
     assert [choice["finish_reason"] for choice in whole["choices"]] == ["stop", "length"]
     assert [choice["logprobs"] for choice in whole["choices"]] == [None, None]
+
+
+TEXTS = ["é", " and so on", '"quoted" \\ broken\n\r\t', "\0", "\0\0", "\u2028\x7f", "🙂", "</script>"]
+
+
+@pytest.mark.parametrize("include_usage", [False, True])
+def test_what_is_ready_is_what_would_have_been_made(answer: Answer, include_usage: bool) -> None:
+    options = {"stream_options": {"include_usage": True}} if include_usage else {}
+    body = {"model": "auto", "prompt": ["one", "two"], "echo": True, "stream": True, **options}
+    renderings: list[Rendering] = [
+        ChatRendering(2, include_usage, scored=False),
+        ChatRendering(2, include_usage, scored=True, tools=True),
+        CompletionRendering(decode(msgspec.json.encode(body))),
+    ]
+    for rendering in renderings:
+        rendering.opening(replace(answer, spelled=("one", "two")))
+        for number, text in enumerate(TEXTS):
+            delta = Delta(index=number % 2, text=text, tokens=1)
+            [chunk] = rendering.piece(delta)
+            assert rendering.ready(delta) == msgspec.json.encode(chunk)
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        Delta(text=""),
+        Delta(text="x", scores=(score("x"),)),
+        Delta(text="x", prompt=(score("x"),)),
+        Delta(text="x", calls=(CallPiece(index=0, id="a", name="f", arguments="{}"),)),
+        Delta(text="x", finish="stop"),
+        Delta(text="x", finish="stop", usage=USAGE),
+        Delta(finish="stop", usage=USAGE),
+    ],
+)
+def test_what_is_more_than_text_is_not_ready(answer: Answer, delta: Delta) -> None:
+    rendering = ChatRendering(1, False, scored=True)
+    rendering.opening(answer)
+    assert rendering.ready(delta) is None
 
 
 def test_a_stream_of_two_choices(play: Callable[..., list[dict[str, Any]]]) -> None:
