@@ -1,26 +1,43 @@
-"""The kernels for CPUs: numba between the matrix products, torch's flash attention for long spans.
+"""The kernels for CPUs: numba between the matrix products, torch's flash attention for the longest spans.
 
-Decode rows run all at once over the cache where it lies. A span of many tokens is worth a copy of its keys and
-values, as torch's blocked kernel is several times faster per product.
+Single tokens run all at once, chunks in kernels of their own, both over the cache where it lies. From some length on
+a span is worth a copy of its keys and values, as torch's blocked kernel then is faster per product.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from backends.kernels import draws, loops
+from backends.kernels import chunks, draws, loops
 from backends.kernels import signals as sureness
+from backends.kernels.instructions import cpu_has_bfloat16
 from backends.kernels.layout import PLAIN, KVCache, Layout, Scheme
 from backends.kernels.reference import Kernels
 
 Array = NDArray[Any]
 Part = tuple[torch.Tensor, torch.Tensor]  # attention over some of the keys, and its log-sum-exp
 
+CHUNK = 4  # tokens of a span from which on the kernel for chunks is the faster one
+COPIED = 128  # and from which on torch's is, copies included
+COPIED_BFLOAT16 = 16  # likewise, with instructions for products of bfloat16
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Which tokens of a batch run one by one, which spans as chunks, and which over a copy of what they see."""
+
+    single: Array
+    chunks: chunks.Plan
+    copied: list[int]
+
 
 class Cpu(Kernels):
     """As Kernels; float32 and bfloat16."""
+
+    kinds = (1, CHUNK)
 
     def __init__(
         self, cache: KVCache, cos: torch.Tensor, sin: torch.Tensor, heads: int, scheme: Scheme = PLAIN
@@ -28,6 +45,8 @@ class Cpu(Kernels):
         super().__init__(cache, cos, sin, heads, scheme)
         self._cache = _array(cache.keys), _array(cache.values)
         self._rope = cos.numpy(), sin.numpy()
+        fast = cache.keys.dtype == torch.bfloat16 and cpu_has_bfloat16()
+        self._copied = COPIED_BFLOAT16 if fast else COPIED
 
     def add_norm(
         self, residual: torch.Tensor, update: torch.Tensor, weight: torch.Tensor, eps: float
@@ -49,27 +68,56 @@ class Cpu(Kernels):
     def attention(self, layer: int, qkv: torch.Tensor, layout: Layout) -> torch.Tensor:
         out = qkv.new_empty(len(qkv), self.heads * self.head_dim)
         rule = self.rules[layer]
+        shares = self._shares(layout, windowed=rule.window is not None)
+        window = loops.ENDLESS if rule.window is None else rule.window
+        scale, cap = np.float32(self.scale), np.float32(self.soft_cap or 0)
+        projections, result = _array(qkv), _array(out)
         loops.attention(
             layer,
             loops.UNROTATED if rule.angles is None else rule.angles,
-            loops.ENDLESS if rule.window is None else rule.window,
-            np.float32(self.scale),
-            np.float32(self.soft_cap or 0),
-            _array(qkv),
+            window,
+            scale,
+            cap,
+            projections,
             *self._rope,
             *self._cache,
             layout.positions,
             layout.angles,
             layout.rows,
             layout.tables,
-            layout.short_tokens,
-            _array(out),
+            shares.single,
+            result,
         )
-        for index in layout.long_spans:
+        plan = shares.chunks
+        if len(plan.pieces):
+            chunks.attend(
+                layer, window, scale, cap, projections, *self._cache, layout.tables, plan.pieces, plan.groups, result
+            )  # fmt: skip
+        for index in shares.copied:
             tokens = layout.tokens(index)
             q = qkv[tokens, : self.heads * self.head_dim].view(-1, self.heads, self.head_dim)
             out[tokens] = self.attend_gathered(layer, q, layout, index).flatten(1)
         return out
+
+    def _shares(self, layout: Layout, windowed: bool) -> Shares:
+        """By the length of a span alone, so that its answer does not depend on its neighbours.
+
+        What hides more than the future costs torch's kernel more than it saves.
+        """
+        if windowed not in layout.plans:
+            copied = np.inf if windowed or self.soft_cap is not None else self._copied
+            counts = layout.counts
+            spans = [
+                (row, int(layout.firsts[row]), layout.spans[row])
+                for row in np.flatnonzero((counts >= CHUNK) & (counts < copied)).tolist()
+            ]
+            layout.plans[windowed] = Shares(
+                single=np.flatnonzero(counts[layout.rows] < CHUNK).astype(np.int32),
+                chunks=chunks.Plan.of(spans, self.heads, self.kv_heads),
+                copied=np.flatnonzero(counts >= copied).tolist(),
+            )
+        shares: Shares = layout.plans[windowed]
+        return shares
 
     def draw(self, scores: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         out = torch.empty_like(keys)

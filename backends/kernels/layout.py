@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int32]
 
-# A span of this many tokens is long: blocked kernels over a contiguous copy of its keys and values then win.
+# On GPUs a span of this many tokens is long: blocked kernels over a copy of its keys and values then win.
 LONG = 16
 
 
@@ -121,6 +121,7 @@ class Layout:
         shifts = np.array([span.shift for span in spans], np.int32)
         self.angles: Ints = self.positions + np.repeat(shifts, counts)
         self.rows: Ints = np.repeat(np.arange(len(spans), dtype=np.int32), counts)
+        self.plans: dict[bool, Any] = {}  # what kernels have worked out for layers with a window, and without
         self.tables: Ints = np.zeros((len(spans), max(len(span.blocks) for span in spans)), np.int32)
         for table, span in zip(self.tables, spans, strict=True):
             table[: len(span.blocks)] = span.blocks

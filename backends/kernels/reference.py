@@ -6,7 +6,7 @@ D head size, C context of one sequence.
 
 import torch
 
-from backends.kernels.layout import PLAIN, KVCache, LayerRule, Layout, Scheme
+from backends.kernels.layout import LONG, PLAIN, KVCache, LayerRule, Layout, Scheme
 from backends.kernels.noise import gumbel
 
 
@@ -16,6 +16,8 @@ class Kernels:
     `cos`, `sin`: float32 [rows, R / 2], see `backends.layers.rope`; the first R of D dimensions are rotated. The
     rules of `scheme` say which rows are whose.
     """
+
+    kinds: tuple[int, ...] = (1, LONG)  # spans of so many tokens use all that is compiled between them
 
     def __init__(
         self, cache: KVCache, cos: torch.Tensor, sin: torch.Tensor, heads: int, scheme: Scheme = PLAIN

@@ -5,6 +5,8 @@ from typing import Literal
 
 import torch
 
+from backends.kernels.instructions import cpu_has_bfloat16
+
 Linear = Callable[[torch.Tensor], torch.Tensor]
 Format = Literal["none", "int8"]  # how weights are quantised
 
@@ -22,11 +24,6 @@ def linear(weight: torch.Tensor, bias: torch.Tensor | None = None, format: Forma
         return Int8Linear(weight, bias)
     packs = weight.dtype == torch.bfloat16 and weight.device.type == "cpu" and cpu_has_bfloat16()
     return _Packed(weight, bias) if packs else _Plain(weight, bias)
-
-
-def cpu_has_bfloat16() -> bool:
-    """Whether this CPU multiplies bfloat16 without widening it first."""
-    return bool(torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 class _Plain:

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from backends.layers.linear import _Packed, _Plain, cpu_has_bfloat16, linear
+from backends.kernels.instructions import cpu_has_bfloat16
+from backends.layers.linear import _Packed, _Plain, linear
 
 SHAPES = [(576, 960), (33, 7), (1, 1)]
 
