@@ -217,6 +217,7 @@ class Load(Message, frozen=True, kw_only=True):
     gap_seconds: float = 0.0  # all of them together
     step_sizes: tuple[int, ...] = ()  # steps by STEP_SIZES, the last one for larger ones
     step_error: float = 0.0  # by which share of itself the last steps' predicted time was wrong
+    step_budget: float = 0.0  # seconds that the last step was to take at most; 0: nothing could be foretold
 
 
 ToEngine = Submit | Abort | Subscribe

@@ -42,6 +42,10 @@ class ScheduleMetrics:
         self._error = gauge(
             "step_prediction_error", "By which share the predicted time of the last steps was wrong."
         )
+        self._budget = gauge(
+            "step_budget_seconds",
+            "Predicted time that the last step was to take at most; 0 where none is known.",
+        )
         self._first = Counter(
             "headrace_engine_first_tokens", "Interactive answers begun, by band and whether within its target.",
             (*LABELS, "band", "in_time"), registry=registry,
@@ -58,6 +62,7 @@ class ScheduleMetrics:
         self.idle(engine)
         self._band.labels(*labels).set(0)
         self._error.labels(*labels).set(0)
+        self._budget.labels(*labels).set(0)
 
     def idle(self, engine: str) -> None:
         """Nothing runs in an engine that is not there."""
@@ -78,6 +83,7 @@ class ScheduleMetrics:
         self._waiting_tokens.labels(*labels).set(load.waiting_tokens)
         self._band.labels(*labels).set(load.band)
         self._error.labels(*labels).set(load.step_error)
+        self._budget.labels(*labels).set(load.step_budget)
         self._count(labels, "true", load.first_in_time, before.first_in_time if before else ())
         self._count(labels, "false", load.first_late, before.first_late if before else ())
 

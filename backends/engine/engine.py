@@ -353,6 +353,7 @@ class Engine:
             prefix_hits=queues.hits,
             preemptions=queues.preemptions,
             step_error=self._model.error,
+            step_budget=self._scheduler.step_budget,
             **self._tally.fields(),
         )
 

@@ -17,7 +17,6 @@ DRIFT = 0.2  # weight of the last step in what the machine's other work does to 
 OUTLIER = 3.0  # times as long as predicted, or as short: more is taken for this
 FAMILIAR = 4  # steps of either kind, before which nothing is foretold
 FIRST_CHUNK = 32  # tokens; no chunk beside decoding rows is more than twice what has been tried
-GATHERED = 16  # tokens of a chunk from which on kernels copy what lies before it, see `kernels.layout.LONG`
 RIDGE = 1e-6  # keeps what never varied from being blamed
 STRETCH = 2.0  # times as long as without prompts is a step, where no budget is set
 WORTHWHILE = (
@@ -25,12 +24,12 @@ WORTHWHILE = (
 )
 
 Floats = NDArray[np.float64]
-SCALES = np.array([1.0, 100.0, 1e5, 1e4])  # of a step, its tokens, pairs, and context gathered for chunks
+SCALES = np.array([1.0, 100.0, 1e5, 1e4])  # of a step, its tokens, pairs, and context of chunks
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a step runs. `context`: tokens that lie before long chunks, for which they are gathered."""
+    """What a step runs. `context`: tokens that lie before chunks, and are read once for each."""
 
     rows: int = 0
     tokens: int = 0
@@ -47,7 +46,7 @@ class Work:
 
     def and_span(self, start: int, count: int) -> "Work":
         pairs = count * (start + (count + 1) / 2)
-        context = start if count >= GATHERED else 0
+        context = start if count > 1 else 0
         return Work(self.rows + 1, self.tokens + count, self.pairs + pairs, self.context + context)
 
     @property
@@ -114,7 +113,10 @@ def _positive_solution(gram: Floats, moment: Floats) -> Floats:
 
 
 class StepBudget:
-    """What is left of one step for prompts: tokens, and predicted seconds as far as anything can be foretold."""
+    """What is left of one step for prompts: tokens, and predicted seconds as far as anything can be foretold.
+
+    `seconds`: of the whole step; None where nothing can.
+    """
 
     def __init__(self, model: CostModel, decoding: Work, tokens: int, target: float, stretch: bool) -> None:
         """`decoding`: the rows that run in any case; `target`: seconds of the whole step, `stretch`: but no more
@@ -123,7 +125,7 @@ class StepBudget:
         self._model = model
         self._work = decoding
         self._begun = False
-        self._end: float | None = None
+        self.seconds: float | None = None
         alone = model.predict(decoding)
         if alone is None:
             return
@@ -132,12 +134,12 @@ class StepBudget:
             target = STRETCH * alone if stretch else max(target, alone * (1 + 1 / 4))
         else:
             target = max(target, WORTHWHILE * alone)
-        self._end = max(target, alone)
+        self.seconds = max(target, alone)
 
     def affords(self, start: int, count: int) -> int:
         """How many of `count` tokens from `start` on fit; the first tokens of prompt in a step always do, a few."""
         count = min(count, self.tokens)
-        if self._end is None or self._fits(start, count):
+        if self.seconds is None or self._fits(start, count):
             return count
         low, high = 0, count
         while high - low > 1:
@@ -152,4 +154,4 @@ class StepBudget:
 
     def _fits(self, start: int, count: int) -> bool:
         seconds = self._model.predict(self._work.and_span(start, count))
-        return seconds is None or self._end is None or seconds <= self._end
+        return seconds is None or self.seconds is None or seconds <= self.seconds

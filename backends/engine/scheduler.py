@@ -41,11 +41,12 @@ class Scheduler:
         share = max(1, int(config.tenant_share * cache.total))
         self.queues = Queues(cache, min(config.interactive_sequences, config.max_sequences), share)
         self._cache = cache
+        self.step_budget = 0.0  # seconds that the last step was given; 0: nothing could be foretold
         self._model = model
         self._entrance = Entrance(self.queues)
         self._turns = Turns(QUANTUM)
         self._token_budget = config.token_budget
-        self._step_budget = None if config.step_budget_ms is None else config.step_budget_ms / 1000
+        self._budget_set = None if config.step_budget_ms is None else config.step_budget_ms / 1000
 
     @property
     def running(self) -> list[Sequence]:
@@ -108,11 +109,10 @@ class Scheduler:
             self._model,
             Work.of((sequence.computed, 1) for sequence in decoding),
             tokens=self._token_budget - len(decoding),
-            target=self.bands.target(self.bands.index) / 2
-            if self._step_budget is None
-            else self._step_budget,
-            stretch=self._step_budget is None,
+            target=self.bands.target(self.bands.index) / 2 if self._budget_set is None else self._budget_set,
+            stretch=self._budget_set is None,
         )
+        self.step_budget = budget.seconds or 0.0
         return [(sequence, 1) for sequence in decoding] + divide(rows, budget, turns, newcomers)
 
     def _calm(self, scheduled: list[Scheduled]) -> list[Scheduled]:

@@ -38,7 +38,7 @@ def test_the_table_and_zeros_from_the_start(page: Page) -> None:
     assert [page.value("band_ttft_seconds", band=band) for band in "01"] == [0.15, 0.9]
     assert page.value("band_rows", band="2") is None
     assert page.value("first_tokens_total", band="1", in_time="false") == 0
-    for name in ("paused", "waiting_tokens", "band", "step_prediction_error"):
+    for name in ("paused", "waiting_tokens", "band", "step_prediction_error", "step_budget_seconds"):
         assert page.value(name) == 0
 
 
@@ -53,6 +53,7 @@ def test_the_queue_by_traffic(page: Page) -> None:
             waiting_tokens=99,
             band=1,
             step_error=0.1,
+            step_budget=0.06,
         ),
         None,
     )
@@ -62,12 +63,8 @@ def test_the_queue_by_traffic(page: Page) -> None:
         for traffic in ("interactive", "batch")
     }
     assert list(seen.values()) == [2, 3, 6, 1]
-    assert [page.value(name) for name in ("paused", "waiting_tokens", "band", "step_prediction_error")] == [
-        2,
-        99,
-        1,
-        0.1,
-    ]
+    names = ("paused", "waiting_tokens", "band", "step_prediction_error", "step_budget_seconds")
+    assert [page.value(name) for name in names] == [2, 99, 1, 0.1, 0.06]
     page.metrics.idle("7b/0")
     assert page.value("queue", state="waiting", traffic="interactive") == page.value("waiting_tokens") == 0
 

@@ -77,6 +77,7 @@ def test_beside_answers_a_long_prompt_runs_in_chunks_that_take_no_longer_than_a_
     assert max(took[3:]) <= 2.1 * usual and 1.7 * usual < sum(took[3:-1]) / len(took[3:-1])
     assert all(len(each.ids) > len(took) for each in streams)
     assert 0 < engine.engine.load().step_error < 0.5
+    assert engine.engine.load().step_budget == pytest.approx(2 * usual, rel=0.1)
 
 
 def test_preempted_with_an_answer_begun(rig: Make, expected: Expected) -> None:

@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from backends.engine.pace import FIRST_CHUNK, GATHERED, CostModel, StepBudget, Work
-from backends.kernels.layout import LONG
+from backends.engine.pace import FIRST_CHUNK, CostModel, StepBudget, Work
 
 DECODING = Work.of([(300, 1)] * 8)
 
@@ -72,9 +71,8 @@ def test_it_foretells_nothing_unseen_and_learns_nothing_from_a_clock_that_stands
     assert StepBudget(model, DECODING, 500, 0.01, stretch=True).affords(100, 9000) == 500
 
 
-def test_chunks_are_long_where_kernels_say_so() -> None:
-    assert GATHERED == LONG
-    assert (Work.of([(100, LONG - 1)]).context, Work.of([(100, LONG)]).context) == (0, 100)
+def test_only_chunks_read_a_context_of_their_own() -> None:
+    assert Work.of([(100, 1), (50, 2), (200, 64)]).context == 250
 
 
 def test_nothing_costs_less_than_nothing() -> None:
