@@ -53,7 +53,7 @@ class Ours:
     def __init__(self, folder: Path, threads: int) -> None:
         self.config = EngineConfig(
             name="bench", model=str(folder), address="", events="", vocabulary="",
-            dtype="bfloat16", kv_blocks=KV_BLOCKS, cores=threads, interactive_sequences=REQUESTS,
+            kv_blocks=KV_BLOCKS, cores=threads, interactive_sequences=REQUESTS,
             bands=(Band(rows=REQUESTS, ttft_ms=1000),), step_budget_ms=1000,  # the whole load at once, nobody waits
         )  # fmt: skip
         self.runner, _, self.vocabulary, self.context = load_runner(self.config)
@@ -90,9 +90,9 @@ class Ours:
 
 
 class Transformers:
-    """The same weights in a Hugging Face model."""
+    """The same weights in a Hugging Face model, and in the same type."""
 
-    def __init__(self, folder: Path, threads: int) -> None:
+    def __init__(self, folder: Path, threads: int, dtype: torch.dtype) -> None:
         from transformers import AutoConfig, AutoModelForCausalLM
 
         torch.set_num_threads(threads)
@@ -100,8 +100,8 @@ class Transformers:
             (Path(copy) / "config.json").write_bytes((folder / "config.json").read_bytes())
             config = AutoConfig.from_pretrained(copy)
         checkpoint = open_checkpoint(folder)
-        self.model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-        weights = {name: checkpoint.load(name, torch.bfloat16) for name in checkpoint.names()}
+        self.model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        weights = {name: checkpoint.load(name, dtype) for name in checkpoint.names()}
         missing, unexpected = self.model.load_state_dict(weights, strict=False)
         if unexpected or set(missing) - {"lm_head.weight"}:
             raise RuntimeError(f"weights do not match: {missing} {unexpected}")
@@ -147,7 +147,9 @@ def main() -> None:
             os.environ | HUGE_PAGES,
         )
     folder = resolve(MODEL)
-    ours, peer = Ours(folder, options.threads), Transformers(folder, options.threads)
+    ours = Ours(folder, options.threads)
+    peer = Transformers(folder, options.threads, ours.runner.dtype)
+    name = f"transformers {str(ours.runner.dtype).removeprefix('torch.')}"
     ours.run(workload(0, ours.vocabulary)[:4])  # compiles kernels, fills allocators
     peer.one_after_another(workload(0, ours.vocabulary)[:1])
     alone, batched = [], []
@@ -160,14 +162,14 @@ def main() -> None:
         paired(
             "concurrent 16 against one after another",
             alone,
-            peer_name="transformers bf16, one by one",
+            peer_name=f"{name}, one by one",
             unit="tokens/s",
             details=ours.fill,
         ),
         paired(
             "concurrent 16 against static batch",
             batched,
-            peer_name="transformers bf16, padded batch of 16",
+            peer_name=f"{name}, padded batch of 16",
             unit="tokens/s",
         ),
     ]

@@ -38,7 +38,6 @@ def configs(folder: Path, model: Path, cores: int) -> list[EngineConfig]:
             address=f"ipc://{folder}/{name}.router",
             events=f"ipc://{folder}/{name}.pub",
             vocabulary=f"{folder}/{name}.vocabulary",
-            dtype="bfloat16",
             kv_blocks=2 * STREAMS * (PROMPT + ANSWER) // 16,
             cores=cores,
             lease=f"{folder}/lease" if name.startswith("leased") else None,

@@ -110,7 +110,8 @@ class Engine(_Section, frozen=True):
     """A replica of our own, in a process of its own."""
 
     model: Text  # a catalogue name, a folder with config.json and safetensors, or a .gguf file
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "bfloat16"
+    # to compute in; auto: bfloat16 on GPUs and on CPUs with instructions for its products, float32 elsewhere
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     quantization: Literal["none", "int8"] = "none"  # int8: weights of 8 bits, on CPUs only
     device: Device = "cpu"
     kv_tokens: Annotated[int, Meta(ge=16, multiple_of=16)] = 16384  # room in the KV cache, a multiple of 16

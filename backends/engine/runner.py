@@ -1,5 +1,6 @@
 """Runs batches of a decoder on its device, and sets one up from what an engine is started with."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +14,15 @@ from backends.engine.batch import Batch, Row
 from backends.engine.sampler import sample
 from backends.engine.scores import Measured, Scoring
 from backends.engine.signals import Watched, watch
-from backends.kernels.layout import LONG, KVCache, Layout, Span
-from backends.layers.linear import cpu_has_bfloat16
+from backends.kernels.instructions import cpu_has_bfloat16
+from backends.kernels.layout import KVCache, Layout, Span
 from backends.models.checkpoint import open_checkpoint
 from backends.models.decoder import Decoder, kernels_of
 from backends.models.loader import load_decoder
 from backends.models.registry import decoder_config
 from backends.wire import EngineConfig, Sampling, Score, Signal
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,11 @@ class ModelRunner:
         self._positions = min(shape.max_positions, config.kv_blocks * config.block_size)
         self._kernels = kernels_of(shape, self._cache, self._positions)
         self.border = shape.rope.border  # sequences beyond it have to be `Row.stretched`
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What it computes in."""
+        return self._model.embedding.dtype
 
     def launch(self, batch: Batch) -> Pending:
         """Queue one forward pass over all rows, and the sampling of those that want a token.
@@ -107,7 +115,7 @@ class ModelRunner:
     def warm_up(self) -> None:
         """Compile what is compiled on first use. Only before the first real batch: it writes to the cache."""
         sampling = Sampling(max_tokens=1, temperature=1.0, top_p=0.5)
-        for count in {min(LONG, self._positions), 1}:  # each has kernels of its own
+        for count in {min(count, self._positions) for count in self._kernels.kinds}:
             blocks = list(range(-(-count // self._cache.block_size)))
             self.collect(self.launch(Batch([Row([0] * count, 0, blocks, sampling, watched=True)])))
 
@@ -126,22 +134,28 @@ def load_runner(
     device = torch.device(config.device)
     if config.quantization == "int8" and device.type != "cpu":
         raise ValueError(f"quantization: int8 is for CPUs, not for {device.type}")
-    dtype = dtype_for(config.dtype, device)
+    dtype, reason = dtype_for(config.dtype, device)
+    _log.info("%s computes in %s: %s", config.name, str(dtype).removeprefix("torch."), reason)
     model = load_decoder(checkpoint, shape, dtype, device, vocab_size, config.quantization)
     runner = ModelRunner(model, config)
     runner.warm_up()
     return runner, eos_ids(checkpoint.generation, checkpoint.config), model.vocab_size, length
 
 
-def dtype_for(name: str, device: torch.device) -> torch.dtype:
-    """The type to compute in; `auto` is bfloat16 where the device has instructions for it. Raises ValueError."""
+def dtype_for(name: str, device: torch.device) -> tuple[torch.dtype, str]:
+    """The type to compute in, and why, in words. Raises ValueError.
+
+    `auto` is bfloat16 where the device has instructions for it; without them it is slower than float32.
+    """
     if device.type == "cpu" and name == "float16":
         raise ValueError("dtype: float16 needs a GPU; the CPU kernels have float32 and bfloat16")
-    if name == "auto":
-        fast = device.type != "cpu" or cpu_has_bfloat16()
-        return torch.bfloat16 if fast else torch.float32
-    dtype: torch.dtype = getattr(torch, name)
-    return dtype
+    if name != "auto":
+        return getattr(torch, name), "as configured"
+    if device.type != "cpu":
+        return torch.bfloat16, "auto, on a GPU"
+    if cpu_has_bfloat16():
+        return torch.bfloat16, "auto, as this CPU has instructions for its products"
+    return torch.float32, "auto, as this CPU has no instructions for products of bfloat16"
 
 
 def model_length(config: EngineConfig, max_positions: int) -> int:

@@ -59,7 +59,7 @@ def test_presets() -> None:
     assert {tier.engines[0].model for tier in load_preset("tiny").tiers} == {"smollm2-135m-instruct"}
     for preset in (laptop, load_preset("tiny")):
         assert preset.anonymous is not None and is_loopback(preset.server.host)
-        assert {engine.dtype for tier in preset.tiers for engine in tier.engines} == {"bfloat16"}
+        assert {engine.dtype for tier in preset.tiers for engine in tier.engines} == {"auto"}
 
 
 def test_an_unknown_preset_names_the_nearest() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from backends.engine.batch import Batch, Row
 from backends.engine.runner import ModelRunner, dtype_for, eos_ids, load_runner, model_length
-from backends.layers.linear import cpu_has_bfloat16
+from backends.kernels.instructions import cpu_has_bfloat16
 from backends.wire import EngineConfig, Sampling
 
 CPU = torch.device("cpu")
@@ -219,12 +219,27 @@ def test_end_tokens(generation: dict[str, Any], config: dict[str, Any], expected
 
 
 def test_types() -> None:
-    assert dtype_for("float32", CPU) == torch.float32
-    assert dtype_for("auto", CPU) == (torch.bfloat16 if cpu_has_bfloat16() else torch.float32)
-    assert dtype_for("auto", torch.device("cuda")) == torch.bfloat16
-    assert dtype_for("float16", torch.device("cuda")) == torch.float16
+    assert dtype_for("float32", CPU) == (torch.float32, "as configured")
+    assert dtype_for("auto", CPU)[0] == (torch.bfloat16 if cpu_has_bfloat16() else torch.float32)
+    assert dtype_for("auto", torch.device("cuda"))[0] == torch.bfloat16
+    assert dtype_for("float16", torch.device("cuda"))[0] == torch.float16
     with pytest.raises(ValueError, match="float16 needs a GPU"):
         dtype_for("float16", CPU)
+
+
+@pytest.mark.parametrize(("has", "dtype"), [(True, "bfloat16"), (False, "float32")])
+def test_the_type_is_picked_by_what_the_cpu_can_and_logged(
+    has: bool,
+    dtype: str,
+    configure: Configure,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("backends.engine.runner.cpu_has_bfloat16", lambda: has)
+    with caplog.at_level("INFO", logger="backends.engine.runner"):
+        runner, *_ = load_runner(configure(dtype="auto"))
+    assert runner.dtype == getattr(torch, dtype)
+    assert f"computes in {dtype}: auto, as this CPU has" in caplog.text
 
 
 def test_a_checkpoint_with_several_end_tokens_says_so(saved: tuple[Path, Any]) -> None:
