@@ -7,6 +7,7 @@ two seconds, since somebody is waiting at a terminal. A second signal ends the p
 import asyncio
 import gc
 import logging
+import resource
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
@@ -32,8 +33,15 @@ Result = TypeVar("Result")
 
 def run(main: Coroutine[Any, Any, Result]) -> Result:
     """As `asyncio.run`, on uvloop: it is quicker, and sends what is written in one turn of the loop in one piece."""
+    _allow_all_files()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
+
+
+def _allow_all_files() -> None:
+    """As many open files as an administrator permits: a stream has two sockets, and shells begin with 1,024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def bind(host: str, port: int, *, share: bool = False) -> socket.socket:

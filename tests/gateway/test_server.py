@@ -1,6 +1,7 @@
 """Signals, sockets and exit statuses of a serving process."""
 
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import httpx
 import pytest
 
 from gateway.server import bind
+from gateway.server import run as serving
 
 PROGRAM = Path(__file__).parent / "served_app.py"
 
@@ -177,6 +179,18 @@ def test_nobody_can_connect_before_it_is_open(run: Run) -> None:
         socket.create_connection(("127.0.0.1", port))
     assert served.hear(r"open (\d+)") == str(port)
     assert served.work(str(port), 0).answer().text == "worked"
+
+
+def test_thousands_of_streams_are_not_kept_out_by_the_shells_limit_of_files() -> None:
+    async def limits() -> tuple[int, int]:
+        return resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1] // 2, before[1]))
+    try:
+        assert serving(limits()) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_port_that_is_taken() -> None:
