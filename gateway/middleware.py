@@ -42,9 +42,6 @@ from gateway.hosts import is_of_this_machine
 
 logger = logging.getLogger(__name__)
 
-ANTHROPIC = frozenset(
-    {"/v1/messages", "/v1/messages/count_tokens"}
-)  # whose clients read other errors and headers
 CHARSET = re.compile(r"\bcharset\s*=\s*\"?([^\";\s]*)")
 REQUEST_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 
@@ -86,7 +83,7 @@ class Exchanges:
                 exchange.status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["x-request-id"] = exchange.id
-                if scope["path"] in ANTHROPIC:
+                if of_anthropic(scope["path"]):
                     headers["request-id"] = exchange.id
             await send(message)
 
@@ -121,11 +118,16 @@ class Errors:
                 raise  # the server logs it and closes: what was sent cannot be taken for complete
             if exchange.error.status == 500:
                 logger.error("request %s failed", exchange.id, exc_info=error)
-            if scope["path"] in ANTHROPIC:
+            if of_anthropic(scope["path"]):
                 told = {**anthropic_error(exchange.error), "request_id": exchange.id}
                 await _send_error(exchange.error, anthropic_status(exchange.error), told, send)
             else:
                 await _send_error(exchange.error, exchange.error.status, openai_error(exchange.error), send)
+
+
+def of_anthropic(path: str) -> bool:
+    """Whether it is of the dialect whose clients read other errors and headers, also where there is nothing."""
+    return path == "/v1/messages" or path.startswith("/v1/messages/")
 
 
 async def _send_error(error: ApiError, status: int, told: Mapping[str, Any], send: Send) -> None:

@@ -26,7 +26,7 @@ TAG = 16  # hexadecimal digits of an engine's tag
 
 
 class SecretError(ValueError):
-    """The server's secret is missing, too short, or open to others."""
+    """The server's secret is missing, too short, or open to others, or there is no place for it."""
 
 
 def server_secret(config: Config) -> bytes:
@@ -126,9 +126,12 @@ def _framed(*fields: str) -> bytes:
 
 
 def _secret_file(path: Path) -> bytes:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if not path.exists():
-        _make_secret(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not path.exists():
+            _make_secret(path)
+    except OSError as error:
+        raise SecretError(f"state.folder: {path.parent} cannot be used: {error.strerror}") from error
     if path.stat().st_mode & 0o077:
         raise SecretError(f"{path.name} in the state folder is open to others; make its mode 0600")
     try:

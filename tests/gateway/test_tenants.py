@@ -183,6 +183,13 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
         read_secret(str(tmp_path))
 
 
+def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("This is no folder.")
+    for folder in (tmp_path / "state", tmp_path / "state" / "deeper"):
+        with pytest.raises(SecretError, match=f"state.folder: {folder} cannot be used: "):
+            read_secret(str(folder))
+
+
 def test_the_environment_may_hold_the_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = Config(tiers=TIERS, state=State(folder=str(tmp_path)), secret_env="HEADRACE_TEST_SECRET")
     monkeypatch.setenv("HEADRACE_TEST_SECRET", "s" * 32)

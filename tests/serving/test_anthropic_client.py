@@ -139,6 +139,18 @@ def test_errors_before_the_first_byte(
     assert "secret" not in error.value.response.text
 
 
+def test_what_is_not_there_is_told_in_its_own_shape(client: Anthropic) -> None:
+    for attempt in (
+        lambda: client.messages.batches.list(),
+        lambda: client.messages.batches.retrieve("batch_1"),
+    ):
+        with pytest.raises(anthropic.NotFoundError) as error:
+            attempt()
+        body: Any = error.value.body
+        assert (body["type"], body["error"]["type"]) == ("error", "not_found_error")
+        assert error.value.request_id == body["request_id"]
+
+
 @pytest.mark.parametrize(
     ("breakage", "kind"),
     [(Unavailable("The engine died."), "api_error"), (DeadlineExceeded("Late."), "timeout_error")],
