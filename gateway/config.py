@@ -275,6 +275,7 @@ class State(_Section, frozen=True):
 
     folder: Text = ".headrace"  # relative to the configuration file's own folder
     redis: RedisUrl | None = None  # redis://host:port/0
+    redis_env: Variable | None = None  # or the variable that holds such a URL, for one with a password in it
     # gateways that share the store; each grants this part of a tenant's limits alone while the store does not answer
     gateways: Annotated[int, Meta(ge=1, le=10_000)] = 1
     session_ttl: Seconds = 30 * 24 * 3600.0  # seconds after the last turn

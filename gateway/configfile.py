@@ -230,6 +230,11 @@ def _server_keys(config: Config) -> Iterator[_Fault]:
                 yield ("tiers", i, "remotes", k, "api_key_file"), "not allowed beside api_key_env"
 
 
+def _redis(config: Config) -> Iterator[_Fault]:
+    if config.state.redis is not None and config.state.redis_env is not None:
+        yield ("state", "redis_env"), "not allowed beside redis"
+
+
 def _administration(config: Config) -> Iterator[_Fault]:
     admin = config.server.admin
     if admin is None:
@@ -261,6 +266,7 @@ _RULES: tuple[Callable[[Config], Iterator[_Fault]], ...] = (
     _keys,
     _anonymous,
     _server_keys,
+    _redis,
     _administration,
     _aliases,
 )

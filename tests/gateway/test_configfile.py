@@ -81,7 +81,9 @@ MISTAKES = [
     (
         "unknown key like none",
         TIER + "state: {zzz: 1}",
-        ["5: state.zzz: unknown key; known: folder, redis, gateways, session_ttl, session_characters"],
+        [
+            "5: state.zzz: unknown key; known: folder, redis, redis_env, gateways, session_ttl, session_characters"
+        ],
     ),
     (
         "unknown key in a list",
@@ -89,6 +91,11 @@ MISTAKES = [
         ["5: tiers[0].engines[0].kv_token: unknown key; did you mean kv_tokens?"],
     ),
     ("missing", "aliases: {}", ["1: tiers: is missing"]),
+    (
+        "two places for Redis",
+        TIER + "state: {redis: redis://h, redis_env: A}",
+        ["5: state.redis_env: not allowed beside redis"],
+    ),
     (
         "two places for a key",
         'tiers: [{name: 7b, remotes: [{url: "http://h/v1", model: m, api_key_env: A, api_key_file: b}]}]',

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.config import Limits, State
 from gateway.limits import NOTHING, LimitStoreUnavailable
-from gateway.state import open_documents, open_limits, open_sessions
+from gateway.state import open_documents, open_limits, open_sessions, redis_url
 from sessions import SessionNotFound, SessionStoreUnavailable
 from sessions.retention import always
 
@@ -38,6 +38,21 @@ async def test_sessions_live_as_long_as_the_configuration_says(tmp_path: Path) -
     with pytest.raises(SessionNotFound):
         await sessions.get("acme", session.id)
     await sessions.close()
+
+
+def test_the_environment_may_hold_the_address_of_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = State(redis_env="TEST_REDIS")
+    for wrong in (None, "", "http://h"):
+        monkeypatch.delenv("TEST_REDIS", raising=False)
+        if wrong is not None:
+            monkeypatch.setenv("TEST_REDIS", wrong)
+        with pytest.raises(
+            ValueError, match="state.redis_env: the variable TEST_REDIS holds no redis:// URL"
+        ):
+            open_limits(state)
+    monkeypatch.setenv("TEST_REDIS", "redis://:secret@h:1/0")
+    assert redis_url(state) == "redis://:secret@h:1/0"
+    assert redis_url(State()) is None
 
 
 async def test_a_redis_that_is_not_there_keeps_nobody_from_starting(
