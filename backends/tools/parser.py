@@ -129,14 +129,12 @@ class CallParser:
             self._held = self._held[head.end() :]
             self._state = self._inside
             return True
+        if self._held[begun:].lstrip()[:1] not in ("", "{"):
+            return self._none(begun)
         end = self._held.find(self._form.end, begun)
         if end >= 0:
             return self._whole(self._held[begun:end], end + len(self._form.end))
-        if last:
-            return self._whole(self._held[begun:], len(self._held))
-        if self._held[begun:].lstrip()[:1] not in ("", "{"):
-            return self._none(begun)
-        return False
+        return self._whole(self._held[begun:], len(self._held)) if last else False
 
     def _whole(self, written: str, length: int) -> bool:
         """A call that is written in another order, and so known only when it is complete."""

@@ -22,7 +22,8 @@ CITY, TERMS = ("weather", '{"city": "Paris"}'), ("add", '{"a": 1, "b": [2, {"c":
 
 def parse(pieces: Sequence[str], **options: Any) -> tuple[str, tuple[ToolCall, ...]]:
     parser = CallParser(HERMES, **options)
-    said = [*(parser.push(piece) for piece in pieces), parser.finish("")]
+    *before, last = pieces or [""]
+    said = [*(parser.push(piece) for piece in before), parser.finish(last)]
     calls = joined(piece for each in said for piece in each.calls)
     assert parser.called == bool(calls)
     return "".join(each.text for each in said), calls
@@ -76,6 +77,7 @@ ANSWERS: dict[str, Told] = {
     "Write \n<tool_call>": ("Write \n<tool_call>", []),
     '<tool_call>{"name": "wea': ('<tool_call>{"name": "wea', []),
     f"<tool_call>\n[1]\n</tool_call>\n{WEATHER}": ("<tool_call>\n[1]\n</tool_call>", [CITY]),
+    f"The mark <tool_call> comes first: {WEATHER}": ("The mark <tool_call> comes first:", [CITY]),
 }  # fmt: skip
 
 
@@ -98,6 +100,19 @@ def test_whatever_is_written_nothing_breaks_and_cuts_change_nothing(answer: str)
     assert told(*answer) == (text, calls)
     if not calls:
         assert text == answer
+
+
+PARTS = [
+    "<tool_call>", "</tool_call>", "<tool", '{"name": "f", "arguments": {"a": 1}}', '{"name": "f", "arguments": {',
+    '{{"name": "g", "arguments": {}}}', '{"arguments": {}, "name": "f"}', "```json", "```", '"', "}", "{", "\n", "a ",
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=9), st.sampled_from([frozenset(), frozenset({"f", "g"})]))
+def test_any_order_of_what_means_something(parts: list[str], bare: frozenset[str]) -> None:
+    """A mark that no call follows on is text, and what comes next may be a call all the same."""
+    answer = "".join(parts)
+    assert told(answer, bare=bare) == told(*answer, bare=bare) == told(*parts, bare=bare)
 
 
 JSON = st.recursive(
