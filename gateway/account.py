@@ -7,6 +7,7 @@ has a limit, so that a budget set at noon knows of the morning.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from gateway import gcra
 from gateway.config import Limits
@@ -23,6 +24,7 @@ from gateway.periods import Periods, counted_in, ends, periods
 from gateway.prices import NANO, billionths
 
 LEASE = round(LEASE_SECONDS * 1000)  # milliseconds
+KNOWN = 1024  # tenants' limits, which are asked for several times in each request
 PARALLEL_WAIT = 1_000  # milliseconds; a place is free when a request ends, and nobody knows when that is
 
 RATES: tuple[LimitName, ...] = ("requests", "tokens", "input_tokens", "output_tokens")
@@ -85,6 +87,7 @@ class Account:
         assert min(self.debts) >= 0 and min(self.spent) >= 0, self
 
 
+@lru_cache(KNOWN)
 def buckets(limits: Limits) -> tuple[Bucket | None, ...]:
     """Of RATES; None where unlimited."""
     rates = (
@@ -96,6 +99,7 @@ def buckets(limits: Limits) -> tuple[Bucket | None, ...]:
     return tuple(None if rate is None else Bucket(rate, burst or rate) for rate, burst in rates)
 
 
+@lru_cache(KNOWN)
 def budgets(limits: Limits) -> tuple[int | None, int | None]:
     """Of BUDGETS, in billionths; None where unlimited."""
     day, month = limits.budget.per_day, limits.budget.per_month
@@ -107,6 +111,7 @@ def units_of(requests: int, amount: Amount) -> tuple[int, int, int, int]:
     return (requests, amount.tokens, amount.input, amount.output)
 
 
+@lru_cache(KNOWN)
 def unlimited(limits: Limits) -> bool:
     """Nothing to count, so that no store has to be asked."""
     return limits.parallel is None and not any((*buckets(limits), *budgets(limits)))

@@ -83,6 +83,8 @@ class Scout:
             if loop.time() >= end:
                 break
             await asyncio.sleep(LOOK_AGAIN)
+        if all(s.available == tier.available for s, tier in zip(outlook.signals, tiers, strict=True)):
+            return outlook
         signals = tuple(replace(s, available=self._tiers[s.name].available) for s in outlook.signals)
         return replace(outlook, signals=signals)
 
