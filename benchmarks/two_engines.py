@@ -1,8 +1,9 @@
 """Two engines that share the cores of one machine, with and without the core lease.
 
 Each round: one engine works alone, then two at once with the lease, then two at once without it. Every engine has
-eight streams of random ids to continue, in bfloat16, with a process of its own and as many threads as the machine has
-cores. Tokens per second are those of all answers together, over the time until the last one has ended.
+eight streams of random ids to continue, in the type that `auto` picks, with a process of its own and as many threads
+as the machine has cores. Tokens per second are those of all answers together, over the time until the last one has
+ended.
 """
 
 import asyncio
