@@ -268,7 +268,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     # Milliseconds of a step with prompts in it, as far as they can be foretold. None: twice those without, and without
     # any decoding row half of what the band has to the first token.
     step_budget_ms: float | None = None
-    max_waiting: int = 256  # beyond: refused as overloaded
+    max_waiting: int = 256  # beyond: refused as overloaded, see `engine.queue_limits`
     max_waiting_tokens: int = 1_000_000  # likewise, of prompts
     tenant_share: float = 0.5  # of the blocks, for one tenant while others wait or have need of what it keeps
     session_share: float = 0.25  # of the blocks, for what one session keeps while others have need of it
