@@ -105,6 +105,7 @@ def test_it_shows_what_runs(page: Page, page_url: str) -> None:
     page.until(lambda: page.all("#first .point, #first .line"))
     assert "%" in page.text("#figures")
     assert "boss" in page.text("#tenants") and "of 600" in page.text("#tenants")
+    assert " in" in page.text("#tenants") and "of 5 a day" in page.text("#tenants")
 
 
 def test_a_prompt_is_tried_by_keyboard_alone(page: Page) -> None:
