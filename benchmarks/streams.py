@@ -8,7 +8,8 @@ import os
 import resource
 import sys
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 from benchmarks import programs
 from benchmarks.gateway import CHUNKS, KEY, body, config
@@ -27,14 +28,22 @@ class Seen:
     complete: int = 0
     most_memory: int = 0
     slowest: float = 0.0
+    failed: Counter[str] = field(default_factory=Counter)  # why, and how many
 
 
 async def stream(target: Target, seen: Seen, after: float) -> None:
     await asyncio.sleep(after)
-    async with Connection(target.port) as connection:
-        timing = await connection.post(target)
-    seen.complete += timing.status == 200 and timing.complete
+    try:
+        async with Connection(target.port) as connection:
+            timing = await connection.post(target)
+    except (OSError, asyncio.IncompleteReadError) as error:
+        seen.failed[type(error).__name__] += 1
+        return
     seen.slowest = max(seen.slowest, timing.whole)
+    if timing.status == 200 and timing.complete:
+        seen.complete += 1
+    else:
+        seen.failed["cut" if timing.status == 200 else f"status {timing.status}"] += 1
 
 
 async def watch(gateway: Program, seen: Seen) -> None:
@@ -50,9 +59,7 @@ async def run(gateway: Program, streams: int, length: float) -> Seen:
     await stream(target, Seen(), 0.0)
     before = gateway.memory
     watching = asyncio.create_task(watch(gateway, seen))
-    await asyncio.gather(
-        *(stream(target, seen, number / RAMP) for number in range(streams)), return_exceptions=True
-    )
+    await asyncio.gather(*(stream(target, seen, number / RAMP) for number in range(streams)))
     watching.cancel()
     seen.most_memory -= before
     return seen
@@ -74,7 +81,7 @@ def main() -> int:
     rows = [
         Row(
             case="streams complete", ours=seen.complete, peer=streams, peer_name="all of them", unit="streams",
-            ratio=seen.complete / streams,
+            ratio=seen.complete / streams, details=dict(seen.failed),
         ),
         Row(
             case="memory per stream", ours=each / 1024, peer=ENOUGH_MEMORY / 1024, peer_name="what is enough",
