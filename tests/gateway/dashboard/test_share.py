@@ -9,8 +9,6 @@ from gateway.dashboard.history import BUCKETS, STEP, Bucket, Made, Used
 from gateway.dashboard.share import Share, Standing, Whole
 from gateway.dashboard.state import Brief
 
-NOW = int(time.time()) // STEP
-
 
 def share(**fields: Any) -> Share:
     """As it comes from another process."""
@@ -46,16 +44,17 @@ def test_what_one_process_finds_wrong_is_wrong() -> None:
 
 
 def test_histories_add_up_bucket_by_bucket_without_gaps() -> None:
+    now = int(time.time()) // STEP
     before = Bucket(
-        NOW - 3, {"7b": Made(2, 10.0, [0.1, 0.2])}, {"acme": Used(requests=2, refused=1, tokens=30)}
+        now - 3, {"7b": Made(2, 10.0, [0.1, 0.2])}, {"acme": Used(requests=2, refused=1, tokens=30)}
     )
     other = Bucket(
-        NOW - 3,
+        now - 3,
         {"7b": Made(1, 5.0, [0.3])},
         {"acme": Used(requests=1, refused=0, tokens=3), "b": Used(requests=1, refused=0, tokens=1)},
     )
-    older = Bucket(NOW - 5, {"7b": Made(requests=7)})
-    lost = Bucket(NOW - 2 * BUCKETS, {"7b": Made(requests=99)})
+    older = Bucket(now - 5, {"7b": Made(requests=7)})
+    lost = Bucket(now - 2 * BUCKETS, {"7b": Made(requests=99)})
     history = Whole([share(buckets=(lost, before)), share(buckets=(older, other))]).history
     assert [made for made in history.series("7b").requests if made] == [7, 3]
     assert sorted(history.first_tokens("7b")) == [0.1, 0.2, 0.3]
