@@ -447,3 +447,38 @@ def test_a_model_that_the_catalogue_does_not_have() -> None:
         parse_config(text, "f")
     assert [mistake.path for mistake in refused.value.mistakes] == [("tiers", 0, "engines", 0, "model")]
     assert "smollm2-135m-instruct" in str(refused.value)
+
+
+def test_how_answers_are_judged(tmp_path: Path) -> None:
+    """The calibration lies beside the configuration; what a section does not say stays open for the one below it."""
+    text = """
+calibration: own/calibration.json
+billing: answer
+tiers:
+  - {name: 7b, remotes: [{url: http://h/v1, model: m}], cascade: {when: end, threshold: 0.8}}
+tenants:
+  - {name: acme, cascade: {when: never}}
+"""
+    (tmp_path / "headrace.yaml").write_text(text)
+    config = load_config(tmp_path / "headrace.yaml")
+    assert config.calibration == str(tmp_path / "own" / "calibration.json") and config.billing == "answer"
+    assert (config.tiers[0].cascade.when, config.tiers[0].cascade.hold_tokens) == ("end", None)
+    assert config.tenants[0].cascade.when == "never"
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ("when: always", "cascade.when"),
+        ("threshold: 1.5", "cascade.threshold"),
+        ("hold_tokens: 0", "cascade.hold_tokens"),
+        ("hold_ms: 0", "cascade.hold_ms"),
+        ("max_attempts: 11", "cascade.max_attempts"),
+        ("tokens: 8", "cascade.tokens"),
+    ],
+)
+def test_what_is_wrong_with_how_answers_are_judged(fields: str, words: str) -> None:
+    text = f"tiers: [{{name: 7b, remotes: [{{url: http://h/v1, model: m}}], cascade: {{{fields}}}}}]"
+    with pytest.raises(ConfigError) as error:
+        parse_config(text, "headrace.yaml")
+    assert words in str(error.value)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from gateway.config import Config, Key, Limits, Price, Remote, Server, State, Telemetry, Tenant, Tier
+from gateway.config import Cascade, Config, Key, Limits, Price, Remote, Server, State, Telemetry, Tenant, Tier
 from gateway.metrics import Metrics
 from gateway.reload import Apply, NoPrevious, Reloads, RestartNeeded, differences
 
@@ -64,6 +64,7 @@ def with_tier(**changes: Any) -> Config:
         structs.replace(BASE, telemetry=Telemetry(log_level="debug")),
         structs.replace(BASE, state=State(session_ttl=60.0)),
         with_tier(price=Price(input=2.0, output=3.0)),
+        with_tier(cascade=Cascade(when="end", threshold=0.8)),
         structs.replace(BASE, anonymous=Tenant(name="a")),
         with_tier(remotes=(structs.replace(SEVEN.remotes[0], api_key_file="key", read_timeout=5.0),)),
     ],
@@ -89,6 +90,8 @@ async def test_what_may_change_while_requests_run(bench: Bench, config: Config) 
             ("tiers[0].remotes[0].url",),
         ),
         (structs.replace(BASE, secret_env="X", tenants=()), ("secret_env",)),
+        (structs.replace(BASE, calibration="c.json"), ("calibration",)),
+        (structs.replace(BASE, billing="answer"), ("billing",)),
         (
             with_tier(remotes=(structs.replace(SEVEN.remotes[0], model="other"),), price=Price(input=1)),
             ("tiers[0].remotes[0].model",),

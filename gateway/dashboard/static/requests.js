@@ -85,7 +85,7 @@ export function waterfall(record) {
 }
 
 function ledger(record) {
-  const heads = ["Attempt", "Outcome", "First token", "Prompt", "Cached", "Answer", "Cost"];
+  const heads = ["Attempt", "Outcome", "First token", "Prompt", "Cached", "Answer", "P(good)", "Cost"];
   const rows = record.attempts.map((attempt) =>
     el("tr", {},
       el("th", { scope: "row" }, attempt.replica),
@@ -94,6 +94,7 @@ function ledger(record) {
       el("td", {}, count(attempt.prompt_tokens)),
       el("td", {}, count(attempt.cached_tokens)),
       el("td", {}, count(attempt.completion_tokens)),
+      el("td", {}, attempt.confidence === null ? NOTHING : percent(attempt.confidence)),
       el("td", {}, money(attempt.cost))));
   if (rows.length === 0) return el("p", { class: "soft" }, "No attempt was made.");
   return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Ledger of ${record.id}` },

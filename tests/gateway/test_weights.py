@@ -1,0 +1,70 @@
+"""What replicas run, as calibrations know it: their weights and the format these are computed in."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backends.fingerprint import fingerprint
+from classifier.artefact import ArtefactError
+from classifier.calibration import save
+from gateway.config import Config, Engine, Remote, Tenant, Tier
+from gateway.judges import Weights
+from gateway.weights import MISSING, open_judges, weights_of
+
+ACME = Tenant(name="acme")
+
+
+@pytest.fixture
+def model(write_gguf: Callable[..., Path], tmp_path: Path) -> str:
+    return str(write_gguf(tmp_path / "model.gguf"))
+
+
+def test_of_engines_and_servers(model: str) -> None:
+    engines = (
+        Engine(model=model),
+        Engine(model=model, dtype="float32"),
+        Engine(model=model, quantization="int8"),
+        Engine(model=model, dtype="auto"),
+        Engine(model="nowhere"),
+    )
+    remotes = (Remote(url="http://127.0.0.1:1/v1", model="big", kind="vllm"),)
+    mark = fingerprint(Path(model))
+    assert weights_of(Tier(name="7b", engines=engines, remotes=remotes)) == [
+        Weights(mark, "bfloat16"),
+        Weights(mark, "float32"),
+        Weights(mark, "int8"),
+        Weights(mark, None),
+        Weights(MISSING, "bfloat16"),
+        Weights("remote:big", "vllm"),
+    ]
+
+
+def test_a_calibration_opens_judges_of_its_model_alone(
+    model: str, tmp_path: Path, confident: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "gateway.judges")
+    save(tmp_path / "c.json", confident.calibrations(fingerprint(Path(model))))
+    tiers = (
+        Tier(name="7b", engines=(Engine(model=model),)),
+        Tier(name="70b", engines=(Engine(model=model, quantization="int8"),)),
+    )
+    judges = open_judges(Config(tiers=tiers, calibration=str(tmp_path / "c.json")))
+    assert judges.may(ACME, "7b") and not judges.may(ACME, "70b")
+    judges.announce()
+    assert caplog.messages[1] == "70b: not judged: calibrated for weights in bfloat16, not in int8"
+
+
+def test_without_a_calibration_nobody_judges(model: str) -> None:
+    judges = open_judges(Config(tiers=(Tier(name="7b", engines=(Engine(model=model),)),)))
+    assert not judges.may(ACME, "7b")
+
+
+def test_a_calibration_that_cannot_be_read_stops_the_start(model: str, tmp_path: Path) -> None:
+    config = Config(
+        tiers=(Tier(name="7b", engines=(Engine(model=model),)),), calibration=str(tmp_path / "none")
+    )
+    with pytest.raises(ArtefactError, match="No such file"):
+        open_judges(config)
