@@ -41,8 +41,15 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
 
 class Mill(BaseModel):
     name: str = Field(max_length=12)
-    wheels: int  # no bounds: some clients leave them out of what they send
+    wheels: int
     state: Literal["running", "still"]
+
+
+class Wheel(BaseModel):
+    """Without bounds, which Anthropic's client leaves out of the schema that it sends."""
+
+    turning: bool
+    state: Literal["new", "old"]
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +101,8 @@ def test_clients_parse_into_models(client: OpenAI, serving: Any) -> None:
     assert response.text is not None and response.text.format is not None
     assert response.text.format.type == "json_schema"
     with anthropic.Anthropic(base_url=serving.url, api_key="any", max_retries=0) as other:
-        message = other.messages.parse(model="7b", max_tokens=120, messages=ASK, output_format=Mill)
-    assert isinstance(message.parsed_output, Mill)
+        message = other.messages.parse(model="7b", max_tokens=120, messages=ASK, output_format=Wheel)
+    assert isinstance(message.parsed_output, Wheel)
 
 
 def test_json_objects_expressions_choices_and_grammars(client: OpenAI) -> None:
