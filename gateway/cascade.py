@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field
 
-from backends.backend import BackendError, DeadlineExceeded, Delta, Unavailable
+from backends.backend import BackendError, DeadlineExceeded, Delta, Rejected, Unavailable
 from backends.deadline import Deadline
 from gateway.cascade_metrics import CascadeMetrics
 from gateway.holding import Ahead, Held
@@ -226,9 +226,14 @@ class _Climb:
             return True
         begun.entry.ends(self._failure.code)
         await self._drop(begun)
-        if not self._failure.retryable:
+        if not (self._failure.retryable or self._refused_above):
             raise self._failure
         return False
+
+    @property
+    def _refused_above(self) -> bool:
+        """Whether a tier that was only asked because of a verdict cannot take the request: another one has."""
+        return self._escalations > 0 and isinstance(self._failure, Rejected)
 
     async def _judged(self, begun: _Begun) -> str | None:
         """None where the answer is kept, else the tier to go on with. Raises BackendError."""

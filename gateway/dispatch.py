@@ -240,7 +240,8 @@ class Dispatcher:
         request, route, session = errand.request, errand.route, errand.recalled.session
         encoded, tier = errand.outlook.encoded, attempt.tier.name
         if tier != route.order[0]:
-            self._metrics.route(tier, "escalation" if attempt.verdicts else "failover")
+            escalated = any(not verdict.kept for verdict in attempt.verdicts)
+            self._metrics.route(tier, "escalation" if escalated else "failover")
         epilogue = Epilogue(
             request=request,
             recalled=errand.recalled,

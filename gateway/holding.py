@@ -59,6 +59,7 @@ class Held:
         self._after = list(brief.after) if brief is not None else []  # still to come
         self._free: list[tuple[float, float, float]] = []
         self._forced = 0
+        self._told = 0  # tokens whose text has come
         self._finish: Finish | None = None
 
     @property
@@ -70,7 +71,7 @@ class Held:
     @property
     def tokens(self) -> int:
         """Made so far, as far as anybody here can tell."""
-        return max(len(self._free) + self._forced, sum(delta.tokens for delta in self.deltas))
+        return max(len(self._free) + self._forced, self._told)
 
     def used(self, prompt_tokens: int) -> Usage:
         """What the attempt has used if it ends now. `prompt_tokens`: by our own count."""
@@ -81,6 +82,7 @@ class Held:
 
     def take(self, delta: Delta) -> None:
         self.deltas.append(delta)
+        self._told += delta.tokens
         for signal in delta.signals:
             if signal.forced:
                 self._forced += 1

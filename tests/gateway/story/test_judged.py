@@ -192,6 +192,21 @@ async def test_a_held_back_one_is_asked_again_where_no_dearer_tier_answers(rig: 
     assert rig.idle()
 
 
+async def test_a_tier_above_that_cannot_take_the_request_does_not_refuse_it(rig: Rig) -> None:
+    """What the first one could answer is no mistake of the client's."""
+    rig.scripts |= {
+        "7b": rig.confident.answer(*[rig.confident.UNSURE] * 50),
+        "13b": [Rejected("logprobs: not on this server")],
+    }
+    attempt = await rig.run()
+    assert attempt.tier.name == "70b"
+    await attempt.rest.aclose()
+    rig.scripts["70b"] = rig.scripts["13b"]
+    attempt = await rig.run(max_attempts=4)
+    assert attempt.tier.name == "7b"
+    await attempt.rest.aclose()
+
+
 async def test_an_attempt_that_dies_while_it_is_held_back_is_made_elsewhere(rig: Rig) -> None:
     rig.scripts["7b"] = [*rig.confident.answer(*[rig.confident.SURE] * 50)[:10], Unavailable("died")]
     attempt = await rig.run()
