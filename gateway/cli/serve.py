@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from gateway.cli.arguments import add_source, load
 from gateway.cli.models import pull_missing
 
+MAX_WORKERS = 64  # as the configuration has it
+
 if TYPE_CHECKING:
     from gateway.cli.arguments import Commands
     from gateway.config import Config
@@ -20,6 +22,9 @@ def add(commands: "Commands") -> None:
     add_source(parser)
     parser.add_argument("--host", help="instead of the configuration's")
     parser.add_argument("--port", type=_port, help="instead of the configuration's; 0 takes a free one")
+    parser.add_argument(
+        "--workers", type=_workers, metavar="N", help="processes that serve, instead of the configuration's"
+    )
     parser.set_defaults(command=run)
 
 
@@ -29,12 +34,19 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _workers(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_WORKERS):
+        raise argparse.ArgumentTypeError(f"must be a number from 1 to {MAX_WORKERS}")
+    return int(text)
+
+
 def run(options: argparse.Namespace) -> int:
     """Pull what is missing, start everything, serve until a signal."""
     from backends.backend import BackendError
     from backends.supervisor import EngineStartError
     from gateway.logs import configure_logging
     from gateway.server import run
+    from gateway.workers.crew import WorkerStartError
 
     def read() -> "Config":
         return _with_address(load(options), options)
@@ -43,20 +55,22 @@ def run(options: argparse.Namespace) -> int:
     configure_logging(config.telemetry.log_level, config.telemetry.log_format)
     pull_missing([engine.model for tier in config.tiers for engine in tier.engines])
     try:
-        run(_serve(config, read))
-    except (EngineStartError, BackendError) as error:
+        run(_serve(config, read) if config.server.workers == 1 else _serve_by_workers(config, read))
+    except (EngineStartError, WorkerStartError, BackendError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0
 
 
 def _with_address(config: "Config", options: argparse.Namespace) -> "Config":
-    """The configuration with `--host` and `--port`, as strictly checked as if they stood in the file."""
+    """The configuration with `--host`, `--port` and `--workers`, as strictly checked as if they stood in the file."""
     from msgspec.structs import replace
 
     from gateway.configfile import check_config
 
-    given = {name: value for name in ("host", "port") if (value := getattr(options, name)) is not None}
+    given = {
+        name: value for name in ("host", "port", "workers") if (value := getattr(options, name)) is not None
+    }
     config = replace(config, server=replace(config.server, **given))
     check_config(config, "command line")
     return config
@@ -70,25 +84,45 @@ async def _serve(config: "Config", read: "Callable[[], Config]") -> None:
     server, drain = config.server, Drain()
     with ExitStack() as listeners:
         listener = listeners.enter_context(bind(server.host, server.port))
-        watched = _url(server.host, listener)
-        ready = _ready(config, watched)
         second = None
         if server.admin is not None:
             second = listeners.enter_context(bind(server.admin.host, server.admin.port))
-            watched = _url(server.admin.host, second)
-            ready += f"\nMetrics and administration: {watched}"
-        ready += f"\nWatch it at {watched}/dashboard"
         gateway = create_gateway(config, drain, read)
         doors = [Door(gateway.front, listener)]
         if gateway.admin is not None and second is not None:
             doors.append(Door(gateway.admin, second))
-        await serve(
-            doors, drain, server.drain_timeout, lambda: print(ready, flush=True), gateway.reloads.hang_up
-        )
+
+        def opened() -> None:
+            _announce(config, _port_of(listener), None if second is None else _port_of(second))
+
+        await serve(doors, drain, server.drain_timeout, opened, gateway.reloads.hang_up)
 
 
-def _url(host: str, listener: socket.socket) -> str:
-    return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+async def _serve_by_workers(config: "Config", read: "Callable[[], Config]") -> None:
+    from gateway.workers.parent import serve
+
+    await serve(config, read, lambda port, admin_port: _announce(config, port, admin_port))
+
+
+def _port_of(listener: socket.socket) -> int:
+    port: int = listener.getsockname()[1]
+    return port
+
+
+def _announce(config: "Config", port: int, admin_port: int | None) -> None:
+    """Everything is ready: say where."""
+    server = config.server
+    watched = _url(server.host, port)
+    lines = [_ready(config, watched)]
+    if server.admin is not None and admin_port is not None:
+        watched = _url(server.admin.host, admin_port)
+        lines.append(f"Metrics and administration: {watched}")
+    lines.append(f"Watch it at {watched}/dashboard")
+    print("\n".join(lines), flush=True)
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _ready(config: "Config", url: str) -> str:
