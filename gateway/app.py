@@ -217,7 +217,7 @@ class Works:
         """What `/metrics` shows now, of all processes of the gateway."""
         await self._siblings.refresh()
         self.refresh()
-        return self.metrics.render()
+        return await asyncio.to_thread(self.metrics.render)
 
     def refresh(self) -> None:
         """Tell the metrics how this process is now."""

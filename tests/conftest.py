@@ -1,5 +1,6 @@
-"""Real models for every test that wants them, and small GGUF files made on the spot."""
+"""Real models for every test that wants them, and small ones made on the spot."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
 
 from backends.catalogue import find
 from backends.pull import pull
@@ -27,6 +30,30 @@ def qwen_05b_folder() -> Path:
     if not entry.present:
         pytest.skip(f"{entry.name} is not pulled: headrace models pull {entry.name}")
     return entry.folder
+
+
+@pytest.fixture(scope="session")
+def byte_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder without weights, whose token ids are the bytes of the text."""
+    folder = tmp_path_factory.mktemp("bytes")
+    letters = {letter: byte for byte, letter in bytes_to_unicode().items()}
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=letters, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    return folder
+
+
+def bytes_to_unicode() -> dict[int, str]:
+    """The letter that byte-level BPE writes for each byte: itself where printable, else one from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {
+        **{byte: chr(byte) for byte in printable},
+        **{byte: chr(0x100 + n) for n, byte in enumerate(others)},
+    }
 
 
 @pytest.fixture(scope="session")

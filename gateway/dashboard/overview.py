@@ -1,5 +1,6 @@
 """Puts the state together from what watches, counts and runs, in this process and in those beside it."""
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
@@ -62,7 +63,7 @@ class Overview:
     async def state(self) -> State:
         """Of all processes of the gateway."""
         whole = Whole([self.share(), *await self._siblings.shares()])
-        counted = self._metrics.totals()
+        counted = await asyncio.to_thread(self._metrics.totals)
         tiers = tuple(self._tier(tier, whole, counted) for tier in self._tiers)
         tenants = self._busiest(whole, counted)
         requests, failures = _requests(counted)

@@ -72,6 +72,13 @@ class Channel:
                     answer.set_exception(ChannelLost("the other process is gone"))
             self._writer.close()
 
+    async def finish(self, timeout: float) -> None:
+        """Give the answers that are due, within so many seconds."""
+        if self._replies:
+            await asyncio.wait(self._replies, timeout=timeout)
+        with suppress(ConnectionError):
+            await self._writer.drain()
+
     def _take(self, number: int, kind: int, body: bytes) -> None:
         if kind == QUESTION:
             task = asyncio.ensure_future(self._answer(number, body))

@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 
 from backends.supervisor import FIRST_DELAY, LAST_DELAY, STEADY
@@ -200,11 +200,6 @@ class Crew:
         return {
             worker: answer for worker, answer in zip(asked, answers, strict=True) if isinstance(answer, bytes)
         }
-
-
-def processes(workers: Sequence[Worker]) -> list[int]:
-    """Of those that run."""
-    return [worker.pid for worker in workers if worker.pid is not None]
 
 
 def _status(code: int) -> str:

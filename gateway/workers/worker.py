@@ -173,7 +173,7 @@ async def main(end: socket.socket) -> int:
     listening = asyncio.create_task(channel.run())
     served = await worker.serve(OverTheParent(channel))
     if not served:
-        await asyncio.wait((listening,), timeout=1.0)  # what was said last is read, then the parent hangs up
+        await channel.finish(1.0)  # the parent is told why
     listening.cancel()
     await asyncio.gather(listening, return_exceptions=True)
     return 0 if served else 1

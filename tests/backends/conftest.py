@@ -1,14 +1,11 @@
 """Fixtures for tests of backends: engine processes without a model, see `fake_engine.py`."""
 
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import tokenizers
-from tokenizers import decoders, models, pre_tokenizers
 
 from backends.wire import EngineConfig
 
@@ -42,27 +39,3 @@ def engine_config(runtime: Path) -> Callable[..., EngineConfig]:
     (runtime / "vocabulary").touch()
 
     return make
-
-
-@pytest.fixture(scope="session")
-def byte_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model folder without weights, whose token ids are the bytes of the text."""
-    folder = tmp_path_factory.mktemp("bytes")
-    letters = {letter: byte for byte, letter in bytes_to_unicode().items()}
-    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=letters, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    template = "{% for message in messages %}{{ message.content }}{% endfor %}"
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
-    return folder
-
-
-def bytes_to_unicode() -> dict[int, str]:
-    """The letter that byte-level BPE writes for each byte: itself where printable, else one from U+0100 on."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {
-        **{byte: chr(byte) for byte in printable},
-        **{byte: chr(0x100 + n) for n, byte in enumerate(others)},
-    }
