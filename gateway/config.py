@@ -50,6 +50,7 @@ Moment = Annotated[datetime, Meta(tz=True)]
 Device = Annotated[str, Meta(pattern=r"^(cpu|cuda(:[0-9]+)?)$", description="cpu, cuda or cuda:N")]
 
 DEFAULT_FLOOR = 0.7
+MAX_WORKERS = 64
 
 
 class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -71,7 +72,7 @@ class Server(_Section, frozen=True):
     port: Annotated[int, Meta(ge=0, le=65535)] = 8080  # 0: any free one
     admin: AdminServer | None = None  # None: on the main port
     # processes that serve requests; each keeps a processor core busy at most, beside the engines
-    workers: Annotated[int, Meta(ge=1, le=64)] = 1
+    workers: Annotated[int, Meta(ge=1, le=MAX_WORKERS)] = 1
     # seconds that SIGTERM leaves to running requests; SIGINT leaves 3 at most
     drain_timeout: Annotated[float, Meta(ge=0, le=3600)] = 10.0
     max_body_bytes: Count = 4 * 1024 * 1024

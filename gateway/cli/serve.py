@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 from gateway.cli.arguments import add_source, load
 from gateway.cli.models import pull_missing
 
-MAX_WORKERS = 64  # as the configuration has it
-
 if TYPE_CHECKING:
     from gateway.cli.arguments import Commands
     from gateway.config import Config
@@ -35,6 +33,8 @@ def _port(text: str) -> int:
 
 
 def _workers(text: str) -> int:
+    from gateway.config import MAX_WORKERS
+
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_WORKERS):
         raise argparse.ArgumentTypeError(f"must be a number from 1 to {MAX_WORKERS}")
     return int(text)

@@ -112,8 +112,12 @@ class Worker:
     async def _live(self, opened: asyncio.Event) -> str:
         """One life. Returns how it ended, in words."""
         ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = await self._spawn(theirs)
+        try:
+            with theirs:
+                self._process = await self._spawn(theirs)
+        except OSError as error:
+            ours.close()
+            return f"gateway worker {self.name} cannot be started: {error.strerror}"
         self._channel = await Channel.over(ours, self._reply)
         work = [
             asyncio.create_task(self._channel.run()),

@@ -22,7 +22,7 @@ from gateway.totals import Totals
 
 SECRET = "a secret of at least thirty-two characters"
 CONFIG = """
-server: {{port: 0, admin: {{port: 0}}, workers: 2, drain_timeout: 5}}
+server: {{port: 0, admin: {{port: 0}}, workers: 2, drain_timeout: 15}}
 state: {{folder: state}}
 telemetry: {{records: records, log_level: warning}}
 secret_env: HEADRACE_TEST_SECRET

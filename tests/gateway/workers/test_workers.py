@@ -168,14 +168,14 @@ async def test_they_leave_in_good_order(start_site: StartSite, number: signal.Si
     with start_site() as site:
         processes = [*site.workers, *site.children("fake_engine")]
         assert len(processes) == 3
-        load = asyncio.create_task(site.load(running, at_once=8, tokens=700))
+        load = asyncio.create_task(site.load(running, at_once=8, tokens=1000))
         await asyncio.to_thread(
             site.eventually, lambda: site.totals().of("headrace_backend_inflight") == running
         )
         site.process.send_signal(number)
         answers: list[Any] = await load
         assert [answer.status_code for answer in answers] == [200] * running
-        assert await asyncio.to_thread(site.process.wait, 10) == 0
+        assert await asyncio.to_thread(site.process.wait, 20) == 0
         assert not [pid for pid in processes if Path(f"/proc/{pid}").exists()]
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{site.url}/livez")
