@@ -50,6 +50,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ["serve", "--port", "-1"],
         ["serve", "--port", "65536"],
         ["serve", "--port", "x"],
+        ["serve", "--workers", "0"],
+        ["serve", "--workers", "65"],
         ["serve", "--preset", "tiny", "--config", "x.yaml"],
         ["serve", "again"],
         ["models"],
