@@ -205,7 +205,7 @@ def test_what_keeps_a_worker_from_serving_is_said_once(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "gateway.cli", "serve", "--workers", "2", "--config", str(file)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "tier 7b/0: the environment variable NO_SUCH_KEY is not set\n"
+    assert done.stderr == "tier 7b/0: the environment variable NO_SUCH_KEY holds no key\n"
 
 
 def test_a_port_that_somebody_has_is_not_shared() -> None:
