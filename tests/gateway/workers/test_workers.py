@@ -54,7 +54,7 @@ async def test_what_is_counted_and_shown_is_what_all_have_done(site: Site) -> No
 
 
 async def test_generations_of_both_are_seen_while_they_run(site: Site) -> None:
-    load = asyncio.create_task(site.load(12, at_once=12, tokens=2500))
+    load = asyncio.create_task(site.load(12, at_once=12, tokens=1500))
 
     def all_seen() -> bool:
         state = site.ask("/dashboard/state").json()
@@ -69,7 +69,7 @@ async def test_generations_of_both_are_seen_while_they_run(site: Site) -> None:
 
 async def test_one_that_is_killed_takes_only_its_own_requests_with_it(site: Site) -> None:
     before = site.totals().of("headrace_requests_total", endpoint="chat")
-    load = asyncio.create_task(site.load(16, at_once=16, tokens=2000))
+    load = asyncio.create_task(site.load(16, at_once=16, tokens=1500))
     await asyncio.to_thread(site.eventually, lambda: site.totals().of("headrace_backend_inflight") == 16)
     victim, other = site.workers
     os.kill(victim, signal.SIGKILL)
