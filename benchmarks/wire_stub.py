@@ -103,10 +103,10 @@ def build(config: EngineConfig) -> tuple[StubEngine, Callable[[int], None]]:
 
 def gateway_main() -> int:
     from backends.supervisor import Supervisor
-    from gateway import cli, fleet
+    from gateway import cli, engines
 
     command = (sys.executable, "-m", "benchmarks.wire_stub")
-    with patch.object(fleet, "Supervisor", partial(Supervisor, command=command)):
+    with patch.object(engines, "Supervisor", partial(Supervisor, command=command)):
         return cli.main(sys.argv[1:])
 
 
