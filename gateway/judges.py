@@ -36,10 +36,10 @@ class Brief:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What a replica runs: the fingerprint of a model, and the format it computes in. None: it names no one format."""
+    """What a replica runs: the fingerprint of a model, and the format it computes in."""
 
     model: str
-    format: str | None
+    format: str
 
 
 class Judges:
@@ -61,7 +61,7 @@ class Judges:
     @classmethod
     def none(cls, *tiers: str) -> Self:
         """Who judge no answer of these tiers, as without a calibration."""
-        return cls((), None, {tier: [Weights("", None)] for tier in tiers})
+        return cls((), None, {tier: [Weights("", "")] for tier in tiers})
 
     def change(self, tiers: Sequence[Tier]) -> None:
         self._cascades = {tier.name: tier.cascade for tier in tiers}
@@ -130,8 +130,6 @@ def _terms(cascade: Cascade) -> Terms:
 def _confidence(calibrations: Calibrations | None, weights: Weights) -> Confidence | str:
     if calibrations is None:
         return "there is no calibration"
-    if weights.format is None:
-        return "dtype: auto names no one format of weights, so that no calibration is known to fit"
     found = calibrations.of(weights.model, weights.format)
     if found is not None:
         judging = any(rule.judges for rule in found.rules)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from backends.catalogue import ModelError, resolve
 from backends.fingerprint import fingerprint
+from backends.instructions import auto_dtype
 from classifier import calibration
 from gateway.config import Config, Engine, Remote, Tier
 from gateway.judges import Judges, Weights
@@ -31,7 +32,7 @@ def _of_engine(engine: Engine) -> Weights:
         model = MISSING
     if engine.quantization != "none":
         return Weights(model, engine.quantization)
-    return Weights(model, None if engine.dtype == "auto" else engine.dtype)
+    return Weights(model, auto_dtype(engine.device) if engine.dtype == "auto" else engine.dtype)
 
 
 def _of_remote(remote: Remote) -> Weights:

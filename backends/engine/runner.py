@@ -14,7 +14,7 @@ from backends.engine.batch import Batch, Row
 from backends.engine.sampler import sample
 from backends.engine.scores import Measured, Scoring
 from backends.engine.signals import Watched, watch
-from backends.kernels.instructions import cpu_has_bfloat16
+from backends.instructions import auto_dtype
 from backends.kernels.layout import KVCache, Layout, Span
 from backends.models.checkpoint import open_checkpoint
 from backends.models.decoder import Decoder, kernels_of
@@ -151,11 +151,15 @@ def dtype_for(name: str, device: torch.device) -> tuple[torch.dtype, str]:
         raise ValueError("dtype: float16 needs a GPU; the CPU kernels have float32 and bfloat16")
     if name != "auto":
         return getattr(torch, name), "as configured"
+    dtype = getattr(torch, auto_dtype(device.type))
     if device.type != "cpu":
-        return torch.bfloat16, "auto, on a GPU"
-    if cpu_has_bfloat16():
-        return torch.bfloat16, "auto, as this CPU has instructions for its products"
-    return torch.float32, "auto, as this CPU has no instructions for products of bfloat16"
+        return dtype, "auto, on a GPU"
+    has = (
+        "instructions for its products"
+        if dtype == torch.bfloat16
+        else "no instructions for those of bfloat16"
+    )
+    return dtype, f"auto, as this CPU has {has}"
 
 
 def model_length(config: EngineConfig, max_positions: int) -> int:

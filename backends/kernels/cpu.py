@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from backends.instructions import cpu_has_bfloat16
 from backends.kernels import chunks, draws, loops
 from backends.kernels import signals as sureness
-from backends.kernels.instructions import cpu_has_bfloat16
 from backends.kernels.layout import PLAIN, KVCache, Layout, Scheme
 from backends.kernels.reference import Kernels
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from backends.kernels.instructions import cpu_has_bfloat16
+from backends.instructions import cpu_has_bfloat16
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
 Format = Literal["none", "int8"]  # how weights are quantised

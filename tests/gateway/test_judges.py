@@ -45,7 +45,6 @@ def test_several_answers_are_judged_at_their_end(confident: Any) -> None:
     [
         ([Weights("m", "int8")], "calibrated for weights in bfloat16, not in int8"),
         ([Weights("other", "bfloat16")], "no calibration of this model"),
-        ([Weights("m", None)], "dtype: auto names no one format"),
         ([Weights("m", "bfloat16"), Weights("other", "bfloat16")], "no calibration of this model"),
     ],
 )

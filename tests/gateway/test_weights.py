@@ -22,22 +22,24 @@ def model(write_gguf: Callable[..., Path], tmp_path: Path) -> str:
     return str(write_gguf(tmp_path / "model.gguf"))
 
 
-def test_of_engines_and_servers(model: str) -> None:
+def test_of_engines_and_servers(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines on the CPU take what `auto` means for it, which their own loader decides by the same function."""
+    monkeypatch.setattr("backends.instructions.cpu_has_bfloat16", lambda: False)
     engines = (
         Engine(model=model),
-        Engine(model=model, dtype="float32"),
+        Engine(model=model, dtype="bfloat16"),
         Engine(model=model, quantization="int8"),
-        Engine(model=model, dtype="auto"),
+        Engine(model=model, device="cuda:1"),
         Engine(model="nowhere"),
     )
     remotes = (Remote(url="http://127.0.0.1:1/v1", model="big", kind="vllm"),)
     mark = fingerprint(Path(model))
     assert weights_of(Tier(name="7b", engines=engines, remotes=remotes)) == [
-        Weights(mark, "bfloat16"),
         Weights(mark, "float32"),
+        Weights(mark, "bfloat16"),
         Weights(mark, "int8"),
-        Weights(mark, None),
-        Weights(MISSING, "bfloat16"),
+        Weights(mark, "bfloat16"),
+        Weights(MISSING, "float32"),
         Weights("remote:big", "vllm"),
     ]
 
@@ -48,7 +50,7 @@ def test_a_calibration_opens_judges_of_its_model_alone(
     caplog.set_level(logging.INFO, "gateway.judges")
     save(tmp_path / "c.json", confident.calibrations(fingerprint(Path(model))))
     tiers = (
-        Tier(name="7b", engines=(Engine(model=model),)),
+        Tier(name="7b", engines=(Engine(model=model, dtype="bfloat16"),)),
         Tier(name="70b", engines=(Engine(model=model, quantization="int8"),)),
     )
     judges = open_judges(Config(tiers=tiers, calibration=str(tmp_path / "c.json")))

@@ -10,7 +10,7 @@ import torch
 
 from backends.engine.batch import Batch, Row
 from backends.engine.runner import ModelRunner, dtype_for, eos_ids, load_runner, model_length
-from backends.kernels.instructions import cpu_has_bfloat16
+from backends.instructions import cpu_has_bfloat16
 from backends.wire import EngineConfig, Sampling
 
 CPU = torch.device("cpu")
@@ -235,7 +235,7 @@ def test_the_type_is_picked_by_what_the_cpu_can_and_logged(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("backends.engine.runner.cpu_has_bfloat16", lambda: has)
+    monkeypatch.setattr("backends.instructions.cpu_has_bfloat16", lambda: has)
     with caplog.at_level("INFO", logger="backends.engine.runner"):
         runner, *_ = load_runner(configure(dtype="auto"))
     assert runner.dtype == getattr(torch, dtype)

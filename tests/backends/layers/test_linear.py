@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from backends.kernels.instructions import cpu_has_bfloat16
+from backends.instructions import cpu_has_bfloat16
 from backends.layers.linear import _Packed, _Plain, linear
 
 SHAPES = [(576, 960), (33, 7), (1, 1)]
