@@ -54,6 +54,7 @@ bench: install
 	$(BIN)/python -m benchmarks.streams
 	$(BIN)/python -m benchmarks.two_engines
 	$(BIN)/python -m benchmarks.isolation
+	$(BIN)/python -m benchmarks.signals
 
 # What benchmarks compare with, each in a virtual environment of its own; without them their rows are left out.
 bench-peers: .bench/litellm/.installed
