@@ -146,8 +146,7 @@ class _File:
     def _connect(self) -> sqlite3.Connection:
         if self._connection is None:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # SQLite would make it readable by all; its side files take over the mode of this one.
-            os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            _make(self._path)
             connection = sqlite3.connect(
                 self._path, timeout=self._patience, isolation_level=None, check_same_thread=False
             )
@@ -191,6 +190,17 @@ class _File:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _make(path: Path) -> None:
+    """SQLite would make it readable by all; its side files take over the mode of this one.
+
+    One that is there is not touched: closing any descriptor of a file lets go of all locks that the process has on it
+    (fcntl(2), "Record locking"; sqlite.org/howtocorrupt.html, 2.2). Without them another process, when it closes the
+    database, takes itself for the last one and removes the log that this process goes on writing to.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
 
 def _is_busy(error: sqlite3.Error) -> bool:

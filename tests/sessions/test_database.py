@@ -204,3 +204,19 @@ async def test_processes_that_open_a_new_file_together_all_succeed(tmp_path: Pat
     database = database_at(path)
     assert await database.read(count) == 4
     await database.close()
+
+
+LEAVE = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM word').fetchall(); c.close()"
+
+
+async def test_a_process_that_leaves_does_not_take_the_log_with_it(prompt: Database, tmp_path: Path) -> None:
+    """It would, were the locks of this process gone, which opens the file twice."""
+    await prompt.write(insert)
+    path = tmp_path / "words.sqlite"
+    log = path.with_name(path.name + "-wal")
+    inode = log.stat().st_ino
+    subprocess.run([sys.executable, "-c", LEAVE, str(path)], check=True)
+    assert log.stat().st_ino == inode
+    await prompt.write(insert)
+    with sqlite3.connect(path) as other:
+        assert other.execute("SELECT count(*) FROM word").fetchone() == (3,)
