@@ -383,7 +383,7 @@ def test_cores_are_shared_between_engines_that_work(
     assert processes[0].stdout is not None
     assert processes[1].stdout is not None
     assert processes[0].stdout.readline() == "threads 2\n"
-    second.submit("b", b"abc", 5)
+    second.submit("b", b"abc", 300)  # long enough for the first to see
     assert processes[1].stdout.readline() == "threads 1\n"
     assert processes[0].stdout.readline() == "threads 1\n"
     assert processes[0].stdout.readline() == "threads 2\n"
