@@ -364,7 +364,7 @@ def test_a_parent_that_is_gone_already_is_noticed(start: Start, config: EngineCo
     process = start(config, "--parent", "1")
     output, _ = process.communicate(timeout=5)
     assert process.returncode == 1
-    assert "process 1, which started this engine, is gone" in output
+    assert "process 1, which started this one, is gone" in output
 
 
 def test_cores_are_shared_between_engines_that_work(
