@@ -1,7 +1,8 @@
 """Leaves alone for a while what fails, then tries it with one request. Pure: the clock is injected."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 FAILURES = 5  # in a row
 PAUSE = 5.0  # seconds
@@ -65,3 +66,27 @@ class Breaker:
     def leave(self, trial: bool) -> None:
         if trial:
             self._trying = False
+
+    @contextmanager
+    def asking(
+        self, *, failures: type[Exception], answers: tuple[type[Exception], ...], resting: Exception
+    ) -> Iterator[None]:
+        """One question inside the block. Raises `resting` without asking where nothing may be tried now.
+
+        `failures`: errors of what is down; `answers`: those of which only what works can tell. Any other tells nothing.
+        """
+        if not self.allows:
+            raise resting
+        trial = self.enter()
+        try:
+            yield
+        except answers:
+            self.succeeded()
+            raise
+        except failures:
+            self.failed()
+            raise
+        else:
+            self.succeeded()
+        finally:
+            self.leave(trial)

@@ -7,8 +7,7 @@ given back here; otherwise it would keep a parallel place until its lease expire
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 
 from backends.breaker import Breaker
 from gateway.account import Account, granted, unlimited
@@ -95,23 +94,12 @@ class GuardedLimits:
         with suppress(LimitExceeded, LimitStoreUnavailable):  # nothing was taken, or it is owed by now
             await self.settle(await taking, limits, NOTHING)
 
-    @contextmanager
-    def _asking(self) -> Iterator[None]:
-        if not self._breaker.allows:
-            raise _Resting("the store is left in peace after several failures")
-        trial = self._breaker.enter()
-        try:
-            yield
-        except LimitExceeded:
-            self._breaker.succeeded()
-            raise
-        except LimitStoreUnavailable:
-            self._breaker.failed()
-            raise
-        else:
-            self._breaker.succeeded()
-        finally:
-            self._breaker.leave(trial)
+    def _asking(self) -> AbstractContextManager[None]:
+        return self._breaker.asking(
+            failures=LimitStoreUnavailable,
+            answers=(LimitExceeded,),
+            resting=_Resting("the store is left in peace after several failures"),
+        )
 
     def _owe(self, reservation: Reservation, limits: Limits, used: Amount) -> None:
         if len(self._owed) >= MAX_OWED:

@@ -1,7 +1,6 @@
 """Leaves a store of sessions or documents in peace after several failures, so that not every request waits for it."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from backends.breaker import Breaker
 from sessions import (
@@ -30,23 +29,12 @@ class _Guard:
     def __init__(self, breaker: Breaker | None) -> None:
         self._breaker = breaker or Breaker(failures=FAILURES, pause=PAUSE)
 
-    @contextmanager
-    def asking(self) -> Iterator[None]:
-        if not self._breaker.allows:
-            raise SessionStoreUnavailable("the store is left in peace after several failures")
-        trial = self._breaker.enter()
-        try:
-            yield
-        except ANSWERS:
-            self._breaker.succeeded()
-            raise
-        except SessionStoreUnavailable:
-            self._breaker.failed()
-            raise
-        else:
-            self._breaker.succeeded()
-        finally:
-            self._breaker.leave(trial)
+    def asking(self) -> AbstractContextManager[None]:
+        return self._breaker.asking(
+            failures=SessionStoreUnavailable,
+            answers=ANSWERS,
+            resting=SessionStoreUnavailable("the store is left in peace after several failures"),
+        )
 
 
 class GuardedSessions:

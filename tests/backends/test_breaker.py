@@ -89,3 +89,31 @@ def test_tripping(breaker: Breaker, clock: Clock) -> None:
     assert not breaker.allows
     clock.now += PAUSE
     assert breaker.allows
+
+
+class Down(Exception):
+    pass
+
+
+class DownForGood(Down):
+    """Only who works can tell."""
+
+
+def ask(breaker: Breaker, raising: Exception | None = None) -> None:
+    with breaker.asking(failures=Down, answers=(DownForGood,), resting=TimeoutError("resting")):
+        if raising is not None:
+            raise raising
+
+
+def test_questions_are_counted_by_how_they_end(breaker: Breaker, clock: Clock) -> None:
+    for error in (Down(), DownForGood(), *[Down()] * (FAILURES - 1), KeyError()):
+        with pytest.raises(type(error)):
+            ask(breaker, error)
+    assert breaker.allows, "an answer closes it, and what tells nothing does not open it"
+    with pytest.raises(Down):
+        ask(breaker, Down())
+    with pytest.raises(TimeoutError, match="resting"):
+        ask(breaker)
+    clock.now += PAUSE
+    ask(breaker)
+    assert not breaker.open
