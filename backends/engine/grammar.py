@@ -29,8 +29,12 @@ LIMITS = LLParserLimits(
     max_grammar_size=200_000,
     verbose_errors=False,
 )
-ALLOWANCE = 0.005  # seconds of processor time that each token of an answer has; most take a fraction of one millisecond
+ALLOWANCE = 0.01  # seconds of processor time that each token of an answer has; most take a fraction of one millisecond
 OVERDRAFT = 0.5  # seconds that an answer may take beyond it: every other answer waits for them
+# Seconds that one token counts at most. A virtual machine that stands still is billed as if it had worked, so that no
+# single token says anything about a grammar.
+COUNTED = 0.1
+TOO_SLOW = "it takes too much time to follow"
 MAX_REASON = 200  # characters of the library's words that are passed on
 _TEMPERATURE = re.compile(r"^\s*[?!]?\w+\[[^\]\n]*\btemperature\s*=", re.MULTILINE)  # of one rule, in Lark
 _DETAIL = re.compile(r"^error: (.+)$", re.MULTILINE)  # what the parser of regular expressions ends with
@@ -63,9 +67,10 @@ class Constraint:
         began = time.thread_time()
         self._matcher.consume_token(token)
         self._look()
-        self._overdrawn = max(0.0, self._overdrawn + time.thread_time() - began - ALLOWANCE)
+        took = min(time.thread_time() - began, COUNTED)
+        self._overdrawn = max(0.0, self._overdrawn + took - ALLOWANCE)
         if self._overdrawn > OVERDRAFT:
-            raise GrammarError("it takes too much time to follow")
+            raise GrammarError(TOO_SLOW)
 
     def allowed(self, banned: frozenset[int], *, ending: bool) -> Words:
         """The tokens that may follow, a bit each, the lowest bit of the first word for token 0.

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backends.engine import grammar
 from backends.engine.batch import Words
 from backends.engine.grammar import Constraint, GrammarCompiler, GrammarError
 from backends.wire import Grammar, Vocabulary
@@ -274,3 +275,39 @@ def test_an_honest_grammar_is_never_too_slow(compiler: GrammarCompiler) -> None:
     sums = compiler.compile(Grammar("lark", 'start: e\ne: e "+" e | "(" e ")" | /[0-9]+/'))
     for letter in b"(12+3)+" * 150:
         sums.accept(DATA.index(bytes([letter])))
+
+
+class Clock:
+    """Processor time that passes as it is told to, with each reading."""
+
+    def __init__(self) -> None:
+        self.now, self.step = 0.0, 0.0
+
+    def thread_time(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def test_an_answer_whose_tokens_keep_being_slow_is_given_up(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(grammar, "time", clock)
+    constraint = compiler.compile(Grammar("regex", "a+"))
+    a = DATA.index(b"a")
+    clock.step = 0.05
+    with pytest.raises(GrammarError, match="too much time to follow"):
+        for _ in range(50):
+            constraint.accept(a)
+
+
+def test_no_stall_and_no_busy_machine_ends_an_answer(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(grammar, "time", clock)
+    constraint = compiler.compile(Grammar("regex", "a+"))
+    a = DATA.index(b"a")
+    for number in range(2000):
+        clock.step = 10.0 if number % 500 == 0 else 0.009
+        constraint.accept(a)

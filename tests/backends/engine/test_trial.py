@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from backends.engine.grammar import GrammarError
+from backends.engine import trial
+from backends.engine.grammar import TOO_SLOW, GrammarCompiler, GrammarError
 from backends.engine.trial import Setup, TriedCompiler
 from backends.wire import MAX_GRAMMAR, Grammar, Vocabulary
 
@@ -99,3 +101,14 @@ def test_one_that_is_killed_is_no_fault_of_the_next_grammar(compiler: TriedCompi
     os.kill(compiler._process.pid, signal.SIGKILL)
     os.waitid(os.P_PID, compiler._process.pid, os.WEXITED | os.WNOWAIT)
     compiler.compile(Grammar("regex", "a"))
+
+
+def test_a_step_that_is_slow_every_time_counts_and_one_that_is_not_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiler = GrammarCompiler(Vocabulary(DATA, {0: "<end>"}), frozenset({0}), len(DATA))
+    readings = iter([0.0, 60.0] + [60.0] * 1000)
+    monkeypatch.setattr(trial, "time", SimpleNamespace(thread_time=lambda: next(readings)))
+    assert trial.fault(compiler, Grammar("regex", "a+")) == ""
+    readings = iter(range(1000))
+    assert trial.fault(compiler, Grammar("regex", "a+")) == TOO_SLOW
