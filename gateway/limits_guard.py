@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from contextlib import AbstractContextManager, suppress
+from itertools import islice
 
 from backends.breaker import Breaker
 from gateway.account import Account, granted, unlimited
@@ -109,8 +110,10 @@ class GuardedLimits:
         self._owed[reservation.lease] = (reservation, limits, used)
 
     async def _repay(self, most: int) -> None:
-        for lease in list(self._owed)[:most]:
-            owed = self._owed.pop(lease)
+        for lease in list(islice(self._owed, most)):
+            owed = self._owed.pop(lease, None)
+            if owed is None:
+                continue  # another request repays it, or has
             try:
                 await self._store.settle(*owed)
             except LimitStoreUnavailable:

@@ -140,6 +140,23 @@ async def test_closing_settles_what_is_owed(store: Unsteady) -> None:
     await store.reserve("acme", ONE, "b", NOTHING)
 
 
+async def test_requests_that_repay_at_once_do_not_trip_over_one_another(store: Unsteady) -> None:
+    guard = GuardedLimits(store, Breaker(failures=100))
+    free = Limits(parallel=100)
+    held = [await guard.reserve("acme", free, f"{number}", NOTHING) for number in range(20)]
+    store.down = True
+    failures = await asyncio.gather(
+        *(guard.settle(each, free, NOTHING) for each in held), return_exceptions=True
+    )
+    assert all(isinstance(failure, LimitStoreUnavailable) for failure in failures)
+    store.down, store.pause = False, 0.001
+    await asyncio.gather(*(guard.reserve("umbrella", free, f"u{number}", NOTHING) for number in range(20)))
+    await guard.close()
+    store.pause = 0.0
+    for number in range(100):
+        await store.reserve("acme", free, f"n{number}", NOTHING)  # all places are free again
+
+
 async def test_closing_does_not_wait_for_a_store_that_is_down(store: Unsteady) -> None:
     guard = GuardedLimits(store, Breaker(failures=100))
     store.down = True
