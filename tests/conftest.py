@@ -1,4 +1,4 @@
-"""Real models for every test that wants them, and small ones made on the spot."""
+"""Real models for every test that wants them, small ones made on the spot, and how properties are tested."""
 
 import json
 from collections.abc import Callable
@@ -9,12 +9,17 @@ import gguf
 import numpy as np
 import pytest
 import tokenizers
+from hypothesis import HealthCheck, settings
 from tokenizers import decoders, models, pre_tokenizers
 
 from backends.catalogue import find
 from backends.pull import pull
 
 WriteGguf = Callable[..., Path]
+
+# A machine that stalls makes no property false.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

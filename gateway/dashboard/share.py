@@ -1,7 +1,8 @@
 """What each process of a gateway knows, and what all of them know together."""
 
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, get_args
 
 import msgspec
@@ -37,13 +38,14 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 class Whole:
     """Shares added up."""
 
-    def __init__(self, shares: Sequence[Share]) -> None:
+    def __init__(self, shares: Sequence[Share], clock: Callable[[], float] = time.time) -> None:
+        """`clock`: seconds."""
         self._shares = shares
         self.started = min(share.started for share in shares)
         self.leaving = any(share.leaving for share in shares)
         self.running: Counter[str] = Counter()
         self.loads: dict[str, Load] = {}
-        self.history = History()
+        self.history = History(clock)
         for share in shares:
             self.running.update(share.running)
             self.loads.update(share.loads)

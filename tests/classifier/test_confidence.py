@@ -96,7 +96,7 @@ def test_what_is_not_known_counts_as_nothing() -> None:
     st.sampled_from(["stop", "length", "tool_calls", None]),
     st.none() | st.floats(0, 1),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_trace_gives_a_probability(
     rules: tuple[Rule, ...], logprobs: list[float], forced: int, finish: str | None, good: float | None
 ) -> None:

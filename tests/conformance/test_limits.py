@@ -187,7 +187,6 @@ steps = st.tuples(st.sampled_from(["reserve", "settle"]), pauses, amounts)
 
 @settings(
     max_examples=80,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(some_limits(), st.lists(steps, max_size=30), st.randoms())

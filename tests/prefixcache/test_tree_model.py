@@ -118,5 +118,5 @@ class TreeAgainstModel(RuleBasedStateMachine):
         assert self.tree.evictable == sum(not self.is_locked(prefix) for prefix in self.blocks)
 
 
-TreeAgainstModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TreeAgainstModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestTreeAgainstModel = TreeAgainstModel.TestCase

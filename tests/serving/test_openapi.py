@@ -26,7 +26,6 @@ from gateway.api.responses import ResponsesBody
 Specification = dict[str, Any]
 EXAMPLES = settings(
     max_examples=25,
-    deadline=None,
     database=None,
     derandomize=True,
     phases=[Phase.generate],  # shrinking such bodies takes minutes, and says little more

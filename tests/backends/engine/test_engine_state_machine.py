@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
@@ -161,8 +161,6 @@ def test_anything_in_any_order(
         settings=settings(
             max_examples=380,
             stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=[HealthCheck.too_slow],
         ),
     )
     # What is random may not be idle. Ten times less than what is usual is taken for broken.

@@ -157,7 +157,7 @@ def _objects(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict
     return st.builds(make, st.dictionaries(st.text(max_size=3), inner, max_size=3), st.booleans())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.recursive(st.sampled_from(LEAVES), lambda inner: _arrays(inner) | _objects(inner), max_leaves=5),
     st.integers(0, 2**32),

@@ -34,7 +34,7 @@ samplings = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(samplings, min_size=1, max_size=6), st.randoms(use_true_random=False))
 def test_a_row_draws_the_same_in_any_batch(kernels: Kernels, rows: list[Sampling], random: Any) -> None:
     logits = torch.randn(len(rows), 300, generator=torch.Generator().manual_seed(len(rows))).bfloat16()

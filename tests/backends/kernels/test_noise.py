@@ -62,7 +62,7 @@ def test_keys_fit_a_signed_tensor(seed: int, position: int) -> None:
     assert signed(key % 2**64) == key
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(UNSIGNED, st.integers(0, 40_000), st.sampled_from([0.0, 0.1, 3.0, 30.0]), st.integers(1, 3000))
 def test_the_loop_draws_what_plain_torch_draws(
     both: tuple[Kernels, Kernels], seed: int, position: int, spread: float, vocabulary: int

@@ -43,7 +43,7 @@ def test_any_size_and_spread(kind: type[Kernels], dtype: torch.dtype, width: int
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_wherever_the_largest_two_are(data: st.DataObject) -> None:
     """In one block or two, in any order, equal or not."""
     width = 2 * signals.BLOCK + 9

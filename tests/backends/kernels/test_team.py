@@ -53,7 +53,7 @@ def test_each_item_runs_once(threads: int, items: int) -> None:
         np.testing.assert_array_equal(counts, np.arange(items) * 3 + 1)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 300), st.integers(-5, 5))
 def test_arguments_reach_every_item(items: int, scale: int) -> None:
     counts = np.zeros(items, np.int64)

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends.prompt import ChatMessage
@@ -231,7 +231,7 @@ def test_what_is_missing_is_named() -> None:
 
 
 # Busy machines are slow; that says nothing of the code.
-UNTIMED = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+MORE = settings(max_examples=200)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -241,7 +241,7 @@ JSON = st.recursive(
 FIELDS = sorted({*ChatBody.__struct_fields__, *CHAT_OFF})
 
 
-@UNTIMED
+@MORE
 @given(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=4))
 def test_any_body_is_taken_or_refused_with_a_400(fields: dict[str, Any]) -> None:
     try:

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.api.strictjson import convert_error, decode_object
@@ -57,7 +57,7 @@ def test_duplicate_keys_are_named(body: bytes) -> None:
 
 
 # Busy machines are slow; that says nothing of the code.
-UNTIMED = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEWER = settings(max_examples=50)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False)
@@ -67,7 +67,7 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
-@UNTIMED
+@FEWER
 @given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), JSON))
 def test_objects_come_back(value: dict[str, Any]) -> None:
     assert decode_object(json.dumps(value).encode()) == value
@@ -85,7 +85,7 @@ def test_a_whole_pair_is_a_character_and_a_body_cut_off_is_that() -> None:
         decode_object(rb'{"a": "\ud83d\ude42')
 
 
-@UNTIMED
+@FEWER
 @given(st.binary(max_size=200))
 def test_bytes_are_an_object_or_a_400(body: bytes) -> None:
     try:

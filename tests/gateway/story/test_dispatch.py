@@ -595,7 +595,7 @@ async def test_an_answer_that_nobody_reads_is_settled_all_the_same(gateway: Gate
         await anext(aiter(answer.deltas))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     failing=st.sampled_from([None, Unavailable("gone"), Rejected("no")]),
     pieces=st.integers(0, 4),
