@@ -165,7 +165,7 @@ class LocalBackend:
         if prompt.tool_choice.mode == "none":
             return sampling, None
         unmarked = not form.begin or (form.bare and sampling.grammar is None)
-        bare = frozenset(tool.name for tool in prompt.tools) if unmarked else frozenset[str]()
+        bare = frozenset(tool.name for tool in prompt.callable_tools) if unmarked else frozenset[str]()
         return sampling, partial(CallParser, form, parallel=prompt.tool_choice.parallel, bare=bare)
 
     def _open(self, generation: Generation, ids: list[int], sampling: Sampling) -> tuple[str, Inbox]:

@@ -43,12 +43,19 @@ class Tool(msgspec.Struct, frozen=True, omit_defaults=True):
 class ToolChoice(msgspec.Struct, frozen=True):
     """Whether tools are called. `name`: the one that must be, once; only with mode `required`.
 
-    `parallel`: whether there may be several calls in one answer.
+    `parallel`: whether there may be several calls in one answer. `allowed`: the tools that may be called; None: all.
     """
 
     mode: Literal["auto", "none", "required"] = "auto"
     name: str | None = None
     parallel: bool = True
+    allowed: tuple[str, ...] | None = None
+
+    def admits(self, tool: Tool) -> bool:
+        """Whether it may be called, where any is."""
+        if self.name is not None:
+            return tool.name == self.name
+        return self.allowed is None or tool.name in self.allowed
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -63,6 +70,11 @@ class Prompt(msgspec.Struct, frozen=True):
     ids: tuple[int, ...] | None = None
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = ToolChoice()
+
+    @property
+    def callable_tools(self) -> tuple[Tool, ...]:
+        """The tools that may be called, of all that the model is told of."""
+        return tuple(filter(self.tool_choice.admits, self.tools))
 
     @property
     def speaks_of_tools(self) -> bool:

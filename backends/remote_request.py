@@ -119,11 +119,15 @@ def _call(call: ToolCall) -> dict[str, object]:
 
 
 def _tools(prompt: Prompt) -> dict[str, object]:
-    """What differs from the defaults, which are `auto` and parallel calls."""
+    """What differs from the defaults, which are `auto` and parallel calls.
+
+    Servers know no choice of several: tools that may not be called are not told of.
+    """
     if not prompt.tools:
         return {}
     choice = prompt.tool_choice
-    fields: dict[str, object] = {"tools": [_tool(tool) for tool in prompt.tools]}
+    told = prompt.tools if choice.allowed is None else prompt.callable_tools
+    fields: dict[str, object] = {"tools": [_tool(tool) for tool in told]}
     if choice.name is not None:
         fields["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
     elif choice.mode != "auto":

@@ -49,15 +49,14 @@ def _banned(sampling: Sampling, mark: int | None) -> Sampling:
 
 def _grammar(asked: Grammar | None, prompt: Prompt, form: ToolFormat) -> Grammar | None:
     """`asked`: for the answer's text; where a call is required there is none."""
-    choice = prompt.tool_choice
+    choice, tools = prompt.tool_choice, prompt.callable_tools
     if choice.mode == "required":
-        tools = [tool for tool in prompt.tools if choice.name in (None, tool.name)]
         many = choice.parallel and choice.name is None
         return calls_grammar(tools, form, many=many)
     if asked is not None:
-        return _calls_or(asked, prompt.tools, form, many=choice.parallel)
-    if any(tool.strict for tool in prompt.tools):
-        return strict_grammar(prompt.tools, form, many=choice.parallel)
+        return _calls_or(asked, tools, form, many=choice.parallel)
+    if len(tools) < len(prompt.tools) or any(tool.strict for tool in tools):
+        return strict_grammar(tools, form, many=choice.parallel)
     return None
 
 

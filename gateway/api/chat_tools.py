@@ -10,7 +10,12 @@ from backends.backend import CallPiece
 from backends.prompt import Tool, ToolCall, ToolChoice
 from gateway.api.tools import MAX_TOOLS, Description, Fields
 
-FIELDS = Fields("tools[{}].function.name", "tools[{}].function.parameters", "tool_choice.function.name")
+FIELDS = Fields(
+    name="tools[{}].function.name",
+    schema="tools[{}].function.parameters",
+    chosen="tool_choice.function.name",
+    allowed="tool_choice.allowed_tools.tools[{}].function.name",
+)
 
 ToolName = Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$")]
 
@@ -35,18 +40,32 @@ class FunctionName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
 
 
-class NamedTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    type: Literal["function"]
+class NamedTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="function"):
     function: FunctionName
 
 
+class Allowed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Meta(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedTools(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="allowed_tools"
+):
+    allowed_tools: Allowed
+
+
 Tools = Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)]
-Choice = Literal["none", "auto", "required"] | NamedTool
+Choice = Literal["none", "auto", "required"] | NamedTool | AllowedTools
 
 
 def tool_choice(choice: Choice, parallel: bool) -> ToolChoice:
-    if isinstance(choice, NamedTool):
-        return ToolChoice("required", choice.function.name, parallel)
+    match choice:
+        case NamedTool(function):
+            return ToolChoice("required", function.name, parallel)
+        case AllowedTools(allowed):
+            names = tuple(tool.function.name for tool in allowed.tools)
+            return ToolChoice(allowed.mode, None, parallel, names)
     return ToolChoice(choice, None, parallel)
 
 

@@ -11,7 +11,12 @@ from gateway.api.fields import Off, without_off
 from gateway.api.strictjson import Path, invalid
 from gateway.api.tools import MAX_TOOLS, Description, Fields, ToolName
 
-FIELDS = Fields("tools[{}].name", "tools[{}].parameters", "tool_choice.name")
+FIELDS = Fields(
+    name="tools[{}].name",
+    schema="tools[{}].parameters",
+    chosen="tool_choice.name",
+    allowed="tool_choice.tools[{}].name",
+)
 TOOL_OFF: Off = {
     "allowed_callers": (["direct"],),
     "async": (False,),
@@ -42,18 +47,27 @@ class FunctionTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.parameters is not None and _is_closed(self.parameters)
 
 
-class NamedTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    type: Literal["function"]
+class NamedTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="function"):
     name: str
 
 
+class AllowedTools(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="allowed_tools"
+):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Meta(min_length=1, max_length=MAX_TOOLS)]
+
+
 Tools = Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)]
-Choice = Literal["none", "auto", "required"] | NamedTool
+Choice = Literal["none", "auto", "required"] | NamedTool | AllowedTools
 
 
 def tool_choice(choice: Choice, parallel: bool) -> ToolChoice:
-    if isinstance(choice, NamedTool):
-        return ToolChoice("required", choice.name, parallel)
+    match choice:
+        case NamedTool(name):
+            return ToolChoice("required", name, parallel)
+        case AllowedTools(mode, allowed):
+            return ToolChoice(mode, None, parallel, tuple(tool.name for tool in allowed))
     return ToolChoice(choice, None, parallel)
 
 
@@ -65,8 +79,17 @@ def functions_only(fields: Mapping[str, Any]) -> dict[str, Any]:
             _function(tool, f"tools[{i}]") if isinstance(tool, dict) else tool for i, tool in enumerate(tools)
         ]
     if isinstance(choice := kept.get("tool_choice"), dict):
-        _check_kind(choice, "tool_choice")
+        _check_choice(choice)
     return kept
+
+
+def _check_choice(choice: Mapping[str, Any]) -> None:
+    if choice.get("type") != "allowed_tools":
+        _check_kind(choice, "tool_choice")
+    elif isinstance(tools := choice.get("tools"), list):
+        for i, tool in enumerate(tools):
+            if isinstance(tool, dict):
+                _check_kind(tool, f"tool_choice.tools[{i}]")
 
 
 def _function(tool: Mapping[str, Any], path: Path) -> dict[str, Any]:

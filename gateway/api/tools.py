@@ -28,6 +28,7 @@ class Fields:
     name: str
     schema: str
     chosen: str  # the tool that must be called
+    allowed: str = ""  # one of those that may be; where a dialect can say so
 
 
 def offering(messages: tuple[ChatMessage, ...], tools: Sequence[Tool], choice: ToolChoice) -> Prompt:
@@ -46,6 +47,9 @@ def check(tools: Sequence[Tool], choice: ToolChoice, fields: Fields) -> None:
             _check_schema(tool.parameters, fields.schema.format(number))
     if choice.name is not None and choice.name not in names:
         raise invalid(fields.chosen, f"there is no tool {choice.name[:64]!r}")
+    for number, name in enumerate(choice.allowed or ()):
+        if name not in names:
+            raise invalid(fields.allowed.format(number), f"there is no tool {name[:64]!r}")
     if choice.mode == "required" and not tools:
         raise invalid("tool_choice", "there are no tools to be called")
 

@@ -13,7 +13,7 @@ from openai import OpenAI
 from pydantic import BaseModel
 
 from backends.backend import CallPiece, Unavailable
-from backends.prompt import ChatMessage, ToolCall
+from backends.prompt import ChatMessage, ToolCall, ToolChoice
 
 ASK = "What is the weather in Paris and Rome?"
 
@@ -95,14 +95,23 @@ def test_in_one_piece(client: OpenAI, front: Any) -> None:
     assert (tool.name, tool.strict, tool.parameters) == ("weather", True, TOOLS[0]["parameters"])
 
 
-def test_what_was_chosen_is_told(client: OpenAI, front: Any) -> None:
-    choice: Any = {"type": "function", "name": "weather"}
+NAMED: Any = {"type": "function", "name": "weather"}
+ALLOWED: Any = {"type": "allowed_tools", "mode": "required", "tools": [NAMED]}
+
+
+@pytest.mark.parametrize(
+    ("choice", "meant"),
+    [
+        (NAMED, ToolChoice("required", "weather", False)),
+        (ALLOWED, ToolChoice("required", None, False, ("weather",))),
+    ],
+)
+def test_what_was_chosen_is_told(client: OpenAI, front: Any, choice: Any, meant: ToolChoice) -> None:
     response: Any = client.responses.create(
         model="auto", input=ASK, tools=TOOLS, tool_choice=choice, parallel_tool_calls=False
     )
     assert response.tool_choice.to_dict() == choice and response.parallel_tool_calls is False
-    choice = front.dispatcher.requests[-1].prompt.tool_choice
-    assert (choice.mode, choice.name, choice.parallel) == ("required", "weather", False)
+    assert front.dispatcher.requests[-1].prompt.tool_choice == meant
 
 
 def test_the_events_of_a_stream(client: OpenAI, front: Any) -> None:

@@ -159,6 +159,14 @@ def test_the_choice_is_said_where_it_is_not_the_default(
     assert not any(field in body for field in {"tool_choice", "parallel_tool_calls"} - set(said))
 
 
+def test_tools_that_are_not_allowed_are_not_told_of(generation: Make) -> None:
+    """Servers know no choice of several."""
+    choice = ToolChoice("required", allowed=("now",))
+    _, body = compose(KINDS["vllm"], "big", asked(generation, tools=(TOOL, Tool("now")), tool_choice=choice))
+    assert body["tools"] == [{"type": "function", "function": {"name": "now"}}]
+    assert body["tool_choice"] == "required"
+
+
 def test_tgi_is_offered_no_tools(generation: Make) -> None:
     for generating in (asked(generation, tools=(TOOL,)), asked(generation, CALLED, RESULT)):
         with pytest.raises(Rejected, match="^tools: .*tgi"):

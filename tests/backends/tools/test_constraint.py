@@ -83,6 +83,19 @@ def test_strict_tools_are_constrained_wherever_they_are_called() -> None:
     assert obeys(f"a{PARIS}b", once) and not obeys(PARIS + TIME, once)
 
 
+def test_tools_that_are_not_allowed_are_not_called() -> None:
+    """Though the model is told of them, strict or not."""
+    for tool in (WEATHER, STRICT):
+        required = for_tools(tool, NOW, mode="required", allowed=("now",)).grammar
+        assert obeys(f"{TIME}\n{TIME}", required) and not obeys(PARIS, required)
+        auto = for_tools(tool, NOW, mode="auto", allowed=("now",)).grammar
+        assert obeys("Text", auto) and obeys(f"Text\n{TIME}", auto) and not obeys(PARIS, auto)
+    assert for_tools(WEATHER, NOW, mode="auto", allowed=("now", "weather")).grammar is None
+    asked = Grammar("json_schema", '{"type": "integer"}')
+    either = for_tools(WEATHER, NOW, mode="auto", allowed=("now",), grammar=asked).grammar
+    assert obeys("7", either) and obeys(TIME, either) and not obeys(PARIS, either)
+
+
 def test_no_call_may_begin_where_none_is_wanted() -> None:
     """The tools stay in the prompt; nothing but the mark is forbidden."""
     assert for_tools(STRICT, mode="none") == Sampling(max_tokens=9, logit_bias={7: BAN})

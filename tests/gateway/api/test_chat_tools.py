@@ -20,6 +20,12 @@ WEATHER: dict[str, Any] = {
 NOW: dict[str, Any] = {"type": "function", "function": {"name": "now"}}
 NAMED: dict[str, Any] = {"type": "function", "function": {"name": "now"}}
 ASK: dict[str, Any] = {"role": "user", "content": "What is the weather?"}
+
+
+def allowed(*tools: Any, mode: str = "auto") -> dict[str, Any]:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(tools)}}
+
+
 CALL: dict[str, Any] = {
     "id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Paris"}'}
 }  # fmt: skip
@@ -58,6 +64,11 @@ class TestBody:
             ({"tool_choice": "required"}, ToolChoice("required")),
             ({"tool_choice": NAMED}, ToolChoice("required", "now")),
             ({"parallel_tool_calls": False}, ToolChoice("auto", None, False)),
+            ({"tool_choice": allowed(NAMED)}, ToolChoice("auto", None, True, ("now",))),
+            (
+                {"tool_choice": allowed(NAMED, NAMED, mode="required"), "parallel_tool_calls": False},
+                ToolChoice("required", None, False, ("now", "now")),
+            ),
         ],
     )
     def test_choice(self, fields: dict[str, Any], choice: ToolChoice) -> None:
@@ -107,7 +118,15 @@ class TestBody:
             ({"tools": [function(name=f"f{n}") for n in range(129)]}, "tools"),
             ({"tools": [NOW], "tool_choice": "any"}, "tool_choice"),
             ({"tools": [WEATHER], "tool_choice": NAMED}, "tool_choice.function.name"),
-            ({"tools": [NOW], "tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
+            ({"tools": [NOW], "tool_choice": {"type": "custom"}}, "tool_choice.type"),
+            ({"tools": [NOW], "tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools"),
+            ({"tools": [NOW], "tool_choice": allowed()}, "tool_choice.allowed_tools.tools"),
+            ({"tools": [NOW], "tool_choice": allowed(NAMED, mode="none")}, "tool_choice.allowed_tools.mode"),
+            ({"tools": [NOW], "tool_choice": allowed({"type": "custom"})},
+             "tool_choice.allowed_tools.tools[0].type"),
+            ({"tools": [NOW], "tool_choice": allowed(NAMED, {"type": "function", "function": {"name": "f"}})},
+             "tool_choice.allowed_tools.tools[1].function.name"),
+            ({"tool_choice": allowed(NAMED)}, "tool_choice.allowed_tools.tools[0].function.name"),
             ({"tool_choice": NAMED}, "tool_choice.function.name"),
             ({"tool_choice": "required"}, "tool_choice"),
             ({"tools": [NOW], "parallel_tool_calls": "no"}, "parallel_tool_calls"),

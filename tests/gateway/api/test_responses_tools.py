@@ -20,6 +20,13 @@ WEATHER: dict[str, Any] = {
     "parameters": SCHEMA,
 }
 NOW: dict[str, Any] = {"type": "function", "name": "now"}
+
+
+def allowed(*names: str, mode: str = "auto") -> dict[str, Any]:
+    tools = [{"type": "function", "name": name} for name in names]
+    return {"type": "allowed_tools", "mode": mode, "tools": tools}
+
+
 ASK: dict[str, Any] = {"role": "user", "content": "What is the weather?"}
 CALL: dict[str, Any] = {
     "type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "weather", "status": "completed",
@@ -78,6 +85,11 @@ def test_strict_where_nothing_is_said_and_the_schema_is_made_for_it(schema: Any,
         ({"tool_choice": "none"}, ToolChoice("none")),
         ({"tool_choice": "required"}, ToolChoice("required")),
         ({"tool_choice": {"type": "function", "name": "now"}}, ToolChoice("required", "now")),
+        ({"tool_choice": allowed("now")}, ToolChoice("auto", None, True, ("now",))),
+        (
+            {"tool_choice": allowed("now", "weather", mode="required")},
+            ToolChoice("required", None, True, ("now", "weather")),
+        ),
         ({"parallel_tool_calls": False}, ToolChoice("auto", None, False)),
     ],
 )
@@ -168,7 +180,11 @@ def test_a_turn_is_told_as_the_items_that_it_is_made_of() -> None:
         ({"tools": [function(name=f"f{n}") for n in range(129)]}, "tools"),
         ({"tools": [NOW], "tool_choice": "any"}, "tool_choice"),
         ({"tools": [NOW], "tool_choice": {"type": "function", "name": "then"}}, "tool_choice.name"),
-        ({"tools": [NOW], "tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice.type"),
+        ({"tools": [NOW], "tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice.tools"),
+        ({"tools": [NOW], "tool_choice": allowed("now", mode="none")}, "tool_choice.mode"),
+        ({"tools": [NOW], "tool_choice": allowed("now", "then")}, "tool_choice.tools[1].name"),
+        ({"tools": [NOW], "tool_choice": {**allowed(), "tools": [{"type": "mcp", "server_label": "x"}]}},
+         "tool_choice.tools[0].type"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"parallel_tool_calls": "no"}, "parallel_tool_calls"),
         ({"input": [ASK, {**CALL, "arguments": {}}]}, "input[1].arguments"),
