@@ -112,3 +112,27 @@ def test_a_step_that_is_slow_every_time_counts_and_one_that_is_not_does_not(
     assert trial.fault(compiler, Grammar("regex", "a+")) == ""
     readings = iter(range(1000))
     assert trial.fault(compiler, Grammar("regex", "a+")) == TOO_SLOW
+
+
+def test_what_was_survived_is_not_tried_again_and_what_was_not_is(
+    compiler: TriedCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[bytes] = []
+    attempt = compiler._try
+
+    def count(order: bytes) -> str:
+        tried.append(order)
+        return attempt(order)
+
+    monkeypatch.setattr(compiler, "_try", count)
+    fine, bad = Grammar("regex", "[xyz]+"), Grammar("regex", "(")
+    for _ in range(3):
+        assert compiler.compile(fine).allowed(frozenset(), ending=False).any()
+        with pytest.raises(GrammarError):
+            compiler.compile(bad)
+    assert len(tried) == 4
+    monkeypatch.setattr(trial, "REMEMBERED", 2)
+    for text in ("one", "two", "three"):
+        compiler.compile(Grammar("regex", text))
+    compiler.compile(fine)
+    assert len(tried) == 8, "the oldest are forgotten"
