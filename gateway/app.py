@@ -28,6 +28,7 @@ from gateway.logs import set_log_level
 from gateway.metering import Meter
 from gateway.metrics import Metrics, measure_lag
 from gateway.observation import observer
+from gateway.otlp_metrics import exported
 from gateway.recall import Memory
 from gateway.records import open_records
 from gateway.reload import Apply, Reloads
@@ -85,6 +86,7 @@ class Works:
         self._config = config
         self._drain = drain
         self._secret = server_secret(config)
+        self._alone = place is None
         self._siblings = ALONE if place is None else place.siblings
         self.live = Live(config, Tenants(config, self._secret))
         self.metrics = new_metrics(config, None if place is None else place.shared)
@@ -211,6 +213,8 @@ class Works:
             stack.push_async_callback(self._fleet.stop)
             await self._fleet.start()
             await stack.enter_async_context(_running(asyncio.create_task(measure_lag(self.metrics))))
+            if self._alone:
+                await stack.enter_async_context(exported(self._config.telemetry, self.metrics))
             yield
 
     async def render(self) -> bytes:

@@ -188,7 +188,7 @@ class _Climb:
         return _Begun(
             tier=tier,
             replica=replica,
-            entry=self._ledger.open(tier.name, replica.name),
+            entry=self._ledger.open(tier.name, replica.name, replica.model),
             deltas=Ahead(self._plan.start(tier, replica, brief is not None)),
             held=Held(brief),
             brief=brief,

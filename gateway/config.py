@@ -285,7 +285,9 @@ class State(_Section, frozen=True):
 
 
 class Telemetry(_Section, frozen=True):
-    otlp_endpoint: Url | None = None  # http://collector:4318; None: no traces are exported
+    # http://collector:4318, for traces and the gen_ai.* metrics; None: nothing is exported
+    otlp_endpoint: Url | None = None
+    otlp_metrics_every: Seconds | None = 60.0  # seconds; None: no metrics are exported
     service_name: Text = "headrace"
     sample_ratio: Share = 1.0
     log_level: Literal["debug", "info", "warning", "error"] = "info"

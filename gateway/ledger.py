@@ -31,6 +31,7 @@ class Entry:
 
     tier: str
     replica: str
+    model: str = ""
     started: float = field(default_factory=time.time)
     first: float | None = None  # when its first delta came
     ended: float | None = None
@@ -70,8 +71,8 @@ class Ledger:
     entries: list[Entry] = field(default_factory=list)
     largest: float = 0.0  # what the largest tier would have cost
 
-    def open(self, tier: str, replica: str) -> Entry:
-        """An attempt that begins now."""
-        entry = Entry(tier=tier, replica=replica)
+    def open(self, tier: str, replica: str, model: str = "") -> Entry:
+        """An attempt that begins now. `model`: the replica's."""
+        entry = Entry(tier=tier, replica=replica, model=model)
         self.entries.append(entry)
         return entry

@@ -1,4 +1,4 @@
-"""What `/metrics` shows: `vllm:*` series of the engines, `headrace_*` series of the gateway.
+"""What `/metrics` shows: `vllm:*` series of the engines, `headrace_*` and `gen_ai_*` series of the gateway.
 
 OpenTelemetry refuses names with a colon, hence prometheus_client, and of its formats text 0.0.4 alone: its OpenMetrics
 turns the colon of a sample's name into an underscore. Every series is there, at 0, from the first scrape. Label
@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
 
 from backends.backend import Backend, Timings, Usage
 from backends.wire import EngineConfig, Load
@@ -21,6 +21,7 @@ from gateway.engine_metrics import (
     PER_TOKEN_BUCKETS,
     EngineMetrics,
 )
+from gateway.genai_metrics import GenAiMetrics
 from gateway.metrics_shared import SharedMetrics
 from gateway.metrics_shown import Shown
 from gateway.totals import Totals
@@ -93,6 +94,7 @@ class Metrics:
         self._shown = Shown(self._registry if shared is None else SharedMetrics(shared), old_names)
         self._engines = EngineMetrics(self._registry, engines)
         self.cascade = CascadeMetrics(self._registry, tiers)
+        self.gen_ai = GenAiMetrics(self._registry, tiers, engines)
         self._tiers = frozenset(tiers)
         self._backends: list[Backend] = []
         self._codes = {NO_ERROR, *STREAM_ERRORS}
@@ -256,9 +258,13 @@ class Metrics:
         self.refresh()
         return generate_latest(self._shown)
 
+    def collect(self) -> Iterable[Metric]:
+        """All metrics as they are now, from any thread."""
+        return self._shown.collect()
+
     def totals(self) -> Totals:
         """The values of all metrics as they are now."""
-        return Totals(self._shown.collect())
+        return Totals(self.collect())
 
     def watch(self, backend: Backend) -> None:
         """Show this backend's generations and whether it is available, as they are when a scrape comes."""

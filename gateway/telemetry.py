@@ -13,7 +13,6 @@ alone, so that all parts of a trace agree.
 """
 
 import asyncio
-import os
 import threading
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
@@ -40,7 +39,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 from backends.backend import BackendError, Delta, Generation, Timings, Usage
+from gateway import conventions
 from gateway.config import Telemetry
+from gateway.conventions import PROVIDER
 from gateway.errors import ApiError
 from gateway.ledger import Stage
 from gateway.spans import Attributes, Tracer, made_current
@@ -53,27 +54,6 @@ EXPORT_TIMEOUT = 5.0  # seconds for one batch, with its retries
 FLUSH_TIMEOUT = 2.0  # seconds that stopping waits for a collector
 MAX_INT = 2**63 - 1  # of OTLP; a larger one would cost its whole batch
 
-PROVIDER = "headrace"
-OPT_IN = "gen_ai_latest_experimental"
-# The GenAI semantic conventions: names in v1.36, and in the latest version, which OPT_IN asks for.
-GEN_AI = {
-    "operation": ("gen_ai.operation.name", "gen_ai.operation.name"),
-    "provider": ("gen_ai.system", "gen_ai.provider.name"),
-    "tier": ("gen_ai.request.model", "gen_ai.request.model"),
-    "max_tokens": ("gen_ai.request.max_tokens", "gen_ai.request.max_tokens"),
-    "temperature": ("gen_ai.request.temperature", "gen_ai.request.temperature"),
-    "top_p": ("gen_ai.request.top_p", "gen_ai.request.top_p"),
-    "top_k": ("gen_ai.request.top_k", "gen_ai.request.top_k"),
-    "seed": ("gen_ai.request.seed", "gen_ai.request.seed"),
-    "id": ("gen_ai.response.id", "gen_ai.response.id"),
-    "model": ("gen_ai.response.model", "gen_ai.response.model"),
-    "finish": ("gen_ai.response.finish_reasons", "gen_ai.response.finish_reasons"),
-    "first_chunk": ("headrace.time_to_first_chunk", "gen_ai.response.time_to_first_chunk"),
-    "prompt_tokens": ("gen_ai.usage.input_tokens", "gen_ai.usage.input_tokens"),
-    "completion_tokens": ("gen_ai.usage.output_tokens", "gen_ai.usage.output_tokens"),
-    "cached_tokens": ("headrace.cached_tokens", "gen_ai.usage.cache_read.input_tokens"),
-}
-
 _stages: ContextVar[list[Stage] | None] = ContextVar("stages of the request", default=None)
 
 
@@ -85,8 +65,7 @@ class Traces:
         self._exporter: OTLPSpanExporter | None = None
         self._tracer: Tracer | None = None
         self._propagator = TraceContextTextMapPropagator()
-        latest = OPT_IN in os.environ.get("OTEL_SEMCONV_STABILITY_OPT_IN", "").split(",")
-        self._names = {key: names[latest] for key, names in GEN_AI.items()}
+        self._names = conventions.attributes()
         if config.otlp_endpoint is not None:
             self._export(config, config.otlp_endpoint)
 

@@ -1,7 +1,9 @@
 """Real models for every test that wants them, small ones made on the spot, and how properties are tested."""
 
+import asyncio
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,22 @@ WriteGguf = Callable[..., Path]
 # A machine that stalls makes no property false.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+Eventually = Callable[[Callable[[], object]], Awaitable[None]]
+
+
+@pytest.fixture(scope="session")
+def eventually() -> Eventually:
+    """`await eventually(lambda: …)`: until it is true. How long that takes says nothing on a machine that stalls."""
+
+    async def wait(what: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 120.0
+        while not what():
+            assert time.monotonic() < deadline, "it did not come true"
+            await asyncio.sleep(0.005)
+
+    return wait
 
 
 @pytest.fixture(scope="session")

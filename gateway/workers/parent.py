@@ -21,6 +21,7 @@ from gateway.engines import Engines, engine_models
 from gateway.live import everybody
 from gateway.logs import set_log_level
 from gateway.metrics_shared import bury, count_in
+from gateway.otlp_metrics import exported
 from gateway.reload import Apply, Reloads, Version
 from gateway.server import bind
 from gateway.signals import Signals
@@ -84,6 +85,7 @@ class Parent:
             await self._engines.start()
             stack.push_async_callback(self.crew.stop, signal.SIGTERM, 0.0)
             await self.crew.start()
+            await stack.enter_async_context(exported(self.reloads.config.telemetry, self._metrics))
             yield
 
     def _start(self, name: str) -> Start:

@@ -1,4 +1,4 @@
-"""A collector of traces, on a real socket."""
+"""A collector of traces and metrics, on a real socket."""
 
 import threading
 from collections.abc import Iterator
@@ -7,7 +7,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
@@ -17,6 +19,7 @@ class Collector:
 
     url: str = ""
     bodies: list[bytes] = field(default_factory=list)
+    metric_bodies: list[bytes] = field(default_factory=list)
 
     def spans(self) -> dict[str, Span]:
         return {span.name: span for span in self.all_spans()}
@@ -31,6 +34,11 @@ class Collector:
             for span in scope.spans
         ]
 
+    def metrics(self) -> dict[str, Metric]:
+        """Of the last message, by name."""
+        (resource,) = ExportMetricsServiceRequest.FromString(self.metric_bodies[-1]).resource_metrics
+        return {metric.name: metric for scope in resource.scope_metrics for metric in scope.metrics}
+
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
@@ -41,6 +49,8 @@ def collector() -> Iterator[Collector]:
             body = self.rfile.read(int(self.headers["content-length"]))
             if self.path == "/v1/traces":
                 collector.bodies.append(body)
+            if self.path == "/v1/metrics":
+                collector.metric_bodies.append(body)
             self.send_response(200)
             self.send_header("content-length", "0")
             self.end_headers()
