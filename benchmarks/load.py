@@ -17,7 +17,12 @@ class Timing:
     status: int
     first_byte: float
     whole: float
-    complete: bool = True  # whether a stream had its [DONE]
+    last: bytes  # what was said at the end, the whole of an error
+
+    @property
+    def complete(self) -> bool:
+        """Whether a stream had its [DONE]."""
+        return b"[DONE]" in self.last
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,7 @@ class Connection:
             last = await self._reader.readexactly(length)
         else:
             last = await self._skip_chunks()
-        return Timing(int(answer[9:12]), first, time.perf_counter() - started, b"[DONE]" in last)
+        return Timing(int(answer[9:12]), first, time.perf_counter() - started, last)
 
     async def _skip_chunks(self) -> bytes:
         """The last two of them, since [DONE] may be the last or share one with what came before."""
@@ -128,5 +133,6 @@ async def _awaited(work: Awaitable[None]) -> None:
 async def _ask(connection: Connection, target: Target) -> Timing:
     timing = await connection.post(target)
     if timing.status != 200:
-        raise RuntimeError(f"port {target.port} answered with status {timing.status}")
+        said = timing.last.decode(errors="replace")
+        raise RuntimeError(f"port {target.port} answered with status {timing.status}: {said}")
     return timing

@@ -1,8 +1,8 @@
 """Who answers in an open tool loop: until a person speaks again, the tier that made the calls.
 
-Where the gateway keeps the session, its turns tell. A client that sends the whole conversation each time is known
-again by what was said up to the last human turn; that is remembered in this process only, so that another worker
-classifies the same human turn again, mostly with the same result.
+Where the gateway keeps the conversation, its turns tell, whichever process reads them. A client that sends the whole
+conversation each time is known again by what was said up to the last human turn; that is remembered in this process
+only, so that another worker classifies the same human turn again, mostly with the same result.
 """
 
 import hashlib
@@ -28,6 +28,12 @@ def in_loop(turns: Sequence[Turn]) -> bool:
     return bool(turns) and turns[-1].role not in HUMAN
 
 
+def told(turns: Sequence[Turn]) -> str | None:
+    """The tier of the last answer since a person spoke, where one of these turns names it."""
+    since = turns[last_human(turns) :]
+    return next((turn.tier for turn in reversed(since) if turn.tier is not None), None)
+
+
 class Loops:
     """The tiers that answered lately, by tenant and conversation."""
 
@@ -38,8 +44,7 @@ class Loops:
         """Who must go on with the conversation; None where a person has spoken, or nobody knows."""
         if not in_loop(turns):
             return None
-        told = next((turn.tier for turn in reversed(turns) if turn.tier is not None), None)
-        return told or self._tiers.get(_key(request, turns))
+        return told(turns) or request.answered_by or self._tiers.get(_key(request, turns))
 
     def answered(self, request: Request, turns: Sequence[Turn], tier: str) -> None:
         """`tier` answers what `turns` ask."""

@@ -46,6 +46,7 @@ class Request:
     grammar: Grammar | None = None
     grammar_field: str = "response_format"  # the client's name for where it comes from, for errors
     session: str | None  # "new", an id, or None
+    answered_by: str | None = None  # the tier whose calls the prompt answers, where what is stored tells
     timeout: float  # seconds
     traffic: Traffic = "interactive"
     priority: int

@@ -143,7 +143,9 @@ class Completions(Dialect[CompletionBody, CompletionRendering]):
     async def open(self, body: CompletionBody, tenant: Tenant) -> tuple[Prompt, CompletionRendering]:
         return body.to_prompt(), CompletionRendering(body)
 
-    def requests(self, body: CompletionBody, request: Request) -> Sequence[Request]:
+    def requests(
+        self, body: CompletionBody, request: Request, rendering: CompletionRendering
+    ) -> Sequence[Request]:
         return body.split(request)
 
 

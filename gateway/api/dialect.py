@@ -109,8 +109,9 @@ class Dialect(ABC, Generic[B, R]):
     async def open(self, body: B, tenant: Tenant) -> tuple[Prompt, R]:
         """What the model is asked, and how its answer will be told. Raises ApiError."""
 
-    def requests(self, body: B, request: Request) -> Sequence[Request]:
-        """What is to be run: one request but where a body holds several prompts. The first is `request`."""
+    def requests(self, body: B, request: Request, rendering: R) -> Sequence[Request]:
+        """What is to be run: one request but where a body holds several prompts. The first is `request`, with what
+        only the dialect knows of it."""
         return (request,)
 
     async def keep(self, request: Request, rendering: R) -> None:

@@ -161,7 +161,7 @@ async def asked(dialect: Dialect[B, R], http: HttpRequest, server: Server) -> tu
         raise invalid("x-session-id", "this endpoint has conversations instead", "unsupported_parameter")
     prompt, rendering = await dialect.open(body, tenant_of(exchange))
     request = request_of(exchange, dialect.endpoint, body, prompt, session, http.headers, server)
-    return body, dialect.requests(body, request), rendering
+    return body, dialect.requests(body, request, rendering), rendering
 
 
 def _with_ledger(call: _Call[R], chunk: Chunk) -> Chunk:

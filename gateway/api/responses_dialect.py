@@ -1,6 +1,7 @@
 """The dialect of `/v1/responses`: what a response goes on from, and what is kept of it."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from backends.prompt import Prompt
 from gateway.api.dialect import Dialect
@@ -9,6 +10,7 @@ from gateway.api.responses_items import turns_of
 from gateway.api.responses_rendering import ResponseRendering
 from gateway.archive import Archive, Conversation, StoredResponse
 from gateway.config import Tenant
+from gateway.loops import told
 from gateway.request import Request
 from gateway.turns import to_calls
 from sessions import Session, Turn
@@ -56,6 +58,13 @@ class Responses(Dialect[ResponsesBody, RememberedResponse]):
     async def open(self, body: ResponsesBody, tenant: Tenant) -> tuple[Prompt, RememberedResponse]:
         past = await self._past(body, tenant.name)
         return body.prompt_after(past.turns), RememberedResponse(body, past)
+
+    def requests(
+        self, body: ResponsesBody, request: Request, rendering: RememberedResponse
+    ) -> Sequence[Request]:
+        """A prompt does not say who gave the answers in it, but the stored turns do."""
+        said = (*rendering.past.turns, *turns_of(body.items))
+        return (replace(request, answered_by=told(said)),)
 
     async def _past(self, body: ResponsesBody, tenant: str) -> _Past:
         if body.previous_response_id is not None:

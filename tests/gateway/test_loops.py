@@ -6,7 +6,7 @@ import pytest
 
 from backends.prompt import Prompt
 from gateway.config import Tenant
-from gateway.loops import REMEMBERED, Loops
+from gateway.loops import REMEMBERED, Loops, told
 from gateway.request import Request
 from sessions import Turn
 
@@ -15,8 +15,9 @@ CALL = Turn("assistant", "(calls)")
 RESULT = Turn("tool", "21 degrees")
 
 
-def request(tenant: str = "acme") -> Request:
+def request(tenant: str = "acme", answered_by: str | None = None) -> Request:
     fields: dict[str, Any] = {"id": "r", "endpoint": "chat", "model": "auto", "session": None}
+    fields["answered_by"] = answered_by
     return Request(tenant=Tenant(name=tenant), prompt=Prompt(), timeout=1.0, priority=0, **fields)
 
 
@@ -38,6 +39,19 @@ def test_failing_over_inside_a_loop_moves_all_of_it() -> None:
 def test_stored_turns_tell_by_themselves() -> None:
     turns = (ASK, Turn("assistant", "(calls)", tier="70b"), RESULT)
     assert Loops().tier(request(), turns) == "70b"
+
+
+def test_what_a_person_has_said_since_ends_what_they_tell() -> None:
+    turns = (ASK, Turn("assistant", "(calls)", tier="70b"), RESULT)
+    assert told(turns) == "70b"
+    assert told((*turns, Turn("user", "And tomorrow?"), CALL, RESULT)) is None
+
+
+def test_stored_turns_that_only_the_dialect_has_read_come_before_what_is_remembered() -> None:
+    loops = Loops()
+    loops.answered(request(), (ASK,), "13b")
+    assert loops.tier(request(answered_by="70b"), (ASK, CALL, RESULT)) == "70b"
+    assert loops.tier(request(answered_by="70b"), (ASK, CALL, RESULT, ASK)) is None
 
 
 @pytest.mark.parametrize("turns", [(), (ASK,), (Turn("assistant", "Hi"), ASK)])

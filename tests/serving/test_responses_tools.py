@@ -168,7 +168,9 @@ def test_a_loop_by_the_id_of_the_response_before(client: OpenAI, front: Any, str
     then = client.responses.create(model="auto", input=RESULTS, tools=TOOLS, previous_response_id=made.id)
     assert then.output_text == "Sunny."
     assert asked(front) == (ChatMessage("user", ASK), CALLED, *TOLD)
+    assert front.dispatcher.requests[-1].answered_by == "7b"  # whichever process answers: the store tells
     client.responses.create(model="auto", input="Thanks.", previous_response_id=then.id)
+    assert front.dispatcher.requests[-1].answered_by is None
     assert asked(front)[1:4] == (CALLED, *TOLD)
     listed: Any = client.responses.input_items.list(then.id, order="asc")
     assert [(item.type, item.call_id, item.output) for item in listed] == [
@@ -184,6 +186,7 @@ def test_a_loop_in_a_conversation(client: OpenAI, front: Any) -> None:
     client.responses.create(model="auto", input=RESULTS, tools=TOOLS, conversation=conversation)
     called = ChatMessage("assistant", "I look.", tool_calls=CALLED.tool_calls)
     assert asked(front) == (ChatMessage("user", ASK), called, *TOLD)
+    assert front.dispatcher.requests[-1].answered_by == "7b"
     items: list[Any] = list(client.conversations.items.list(conversation, order="asc", limit=2))
     assert [item.type for item in items] == [
         "message", "message", "function_call", "function_call",
