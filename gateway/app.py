@@ -32,7 +32,7 @@ from gateway.otlp_metrics import exported
 from gateway.recall import Memory
 from gateway.records import open_records
 from gateway.reload import Apply, Reloads
-from gateway.state import open_documents, open_limits, open_sessions
+from gateway.state import open_stores
 from gateway.telemetry import Traces
 from gateway.tenants import Tenants, server_secret
 from gateway.weights import open_judges
@@ -92,10 +92,10 @@ class Works:
         self.metrics = new_metrics(config, None if place is None else place.shared)
         self._traces = Traces(config.telemetry)
         self._records = open_records(config.telemetry, self._secret, self.metrics)
-        self._limits = open_limits(config.state)
-        self._sessions = open_sessions(config.state, self.live.retention)
-        self._documents = open_documents(config.state, self.live.retention)
-        self.archive = Archive(self._documents, self._sessions, self.metrics, config.state.session_characters)
+        self._stores = open_stores(config.state, self.live.retention)
+        self.archive = Archive(
+            self._stores.documents, self._stores.sessions, self.metrics, config.state.session_characters
+        )
         self._classifier = Classifier.load(Path(config.classifier) if config.classifier is not None else None)
         self._desk = self._new_desk(config)
         self._judges = open_judges(config)
@@ -166,13 +166,13 @@ class Works:
 
     def _new_dispatcher(self, config: Config) -> Dispatcher:
         gateways = config.state.gateways * config.server.workers
-        meter = Meter(self._limits, MemoryLimits(), self.metrics, gateways, self.live.limits)
+        meter = Meter(self._stores.limits, MemoryLimits(), self.metrics, gateways, self.live.limits)
         return Dispatcher(
             tiers=self._fleet.tiers,
             aliases=self.live.aliases,
             server=config.server,
             meter=meter,
-            memory=Memory(self._sessions, self.metrics, config.state.session_characters),
+            memory=Memory(self._stores.sessions, self.metrics, config.state.session_characters),
             assess=self._classifier.assess,
             desk=self._desk,
             affinity=self._affinity,
@@ -205,9 +205,7 @@ class Works:
             stack.push_async_callback(self._traces.close)
             if self._records is not None:
                 stack.push_async_callback(self._records.close)
-            stack.push_async_callback(self._limits.close)
-            stack.push_async_callback(self._sessions.close)
-            stack.push_async_callback(self._documents.close)
+            stack.push_async_callback(self._stores.close)
             stack.push_async_callback(self._engines.stop)
             await self._engines.start()
             stack.push_async_callback(self._fleet.stop)

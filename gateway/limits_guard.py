@@ -1,4 +1,4 @@
-"""What a store behind a thread or a socket needs around it: a breaker, and nothing left half done.
+"""What a store behind a thread or a socket needs around it: a guard, and nothing left half done.
 
 A caller who was cancelled, or told that the store does not answer, may have taken something all the same. That is
 given back here; otherwise it would keep a parallel place until its lease expires.
@@ -7,12 +7,14 @@ given back here; otherwise it would keep a parallel place until its lease expire
 import asyncio
 import logging
 import time
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Coroutine
+from contextlib import suppress
 from itertools import islice
+from typing import Any, TypeVar
 
-from backends.breaker import Breaker
 from gateway.account import Account, granted, unlimited
 from gateway.config import Limits
+from gateway.guard import Guard
 from gateway.limits import (
     NOTHING,
     Amount,
@@ -25,8 +27,8 @@ from gateway.periods import periods
 
 logger = logging.getLogger(__name__)
 
-FAILURES = 3  # of the store in a row, after which it is left in peace
-PAUSE = 0.5  # seconds
+T = TypeVar("T")
+
 MAX_OWED = 10_000
 REPAID_AT_ONCE = 8
 
@@ -38,9 +40,10 @@ class _Resting(LimitStoreUnavailable):
 class GuardedLimits:
     """A `LimitStore` that asks `store` while it answers, and settles later what it could not settle at once."""
 
-    def __init__(self, store: LimitStore, breaker: Breaker | None = None) -> None:
+    def __init__(self, store: LimitStore, guard: Guard | None = None) -> None:
+        """`guard`: of the server that the store is in; by default it is alone there."""
         self._store = store
-        self._breaker = breaker or Breaker(failures=FAILURES, pause=PAUSE)
+        self._guard = guard or Guard()
         self._owed: dict[str, tuple[Reservation, Limits, Amount]] = {}  # by lease, the oldest first
         self._undoing: set[asyncio.Task[None]] = set()
 
@@ -61,8 +64,7 @@ class GuardedLimits:
         if unlimited(limits):
             return
         try:
-            with self._asking():
-                await self._store.settle(reservation, limits, used)
+            await self._ask(self._store.settle(reservation, limits, used))
         except LimitStoreUnavailable:
             self._owe(reservation, limits, used)
             raise
@@ -77,8 +79,7 @@ class GuardedLimits:
 
     async def _reserve(self, tenant: str, limits: Limits, lease: str, amount: Amount) -> Reservation:
         try:
-            with self._asking():
-                reservation = await self._store.reserve(tenant, limits, lease, amount)
+            reservation = await self._ask(self._store.reserve(tenant, limits, lease, amount))
         except LimitExceeded:
             await self._repay(REPAID_AT_ONCE)  # what is owed may be the very thing that stands in the way
             raise
@@ -95,8 +96,9 @@ class GuardedLimits:
         with suppress(LimitExceeded, LimitStoreUnavailable):  # nothing was taken, or it is owed by now
             await self.settle(await taking, limits, NOTHING)
 
-    def _asking(self) -> AbstractContextManager[None]:
-        return self._breaker.asking(
+    async def _ask(self, question: Coroutine[Any, Any, T]) -> T:
+        return await self._guard.ask(
+            question,
             failures=LimitStoreUnavailable,
             answers=(LimitExceeded,),
             resting=_Resting("the store is left in peace after several failures"),
@@ -115,7 +117,7 @@ class GuardedLimits:
             if owed is None:
                 continue  # another request repays it, or has
             try:
-                await self._store.settle(*owed)
+                await self._ask(self._store.settle(*owed))
             except LimitStoreUnavailable:
                 self._owed.setdefault(lease, owed)
                 return

@@ -1,8 +1,9 @@
-"""Leaves a store of sessions or documents in peace after several failures, so that not every request waits for it."""
+"""Stores of sessions and documents that are asked while they answer."""
 
-from contextlib import AbstractContextManager
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
-from backends.breaker import Breaker
+from gateway.guard import Guard
 from sessions import (
     Session,
     SessionConflict,
@@ -14,8 +15,6 @@ from sessions import (
 )
 from sessions.documents import DocumentStore
 
-FAILURES = 3  # of the store in a row
-PAUSE = 0.5  # seconds
 ANSWERS = (
     SessionNotFound,
     SessionConflict,
@@ -23,79 +22,67 @@ ANSWERS = (
 )  # errors of which only a store that works can tell
 
 
-class _Guard:
-    """`breaker`: by default one that opens after `FAILURES` for `PAUSE`."""
-
-    def __init__(self, breaker: Breaker | None) -> None:
-        self._breaker = breaker or Breaker(failures=FAILURES, pause=PAUSE)
-
-    def asking(self) -> AbstractContextManager[None]:
-        return self._breaker.asking(
-            failures=SessionStoreUnavailable,
-            answers=ANSWERS,
-            resting=SessionStoreUnavailable("the store is left in peace after several failures"),
-        )
+T = TypeVar("T")
 
 
-class GuardedSessions:
+class _Guarded:
+    def __init__(self, guard: Guard | None) -> None:
+        """`guard`: of the server that the store is in; by default it is alone there."""
+        self._guard = guard or Guard()
+
+    async def _ask(self, question: Coroutine[Any, Any, T]) -> T:
+        return await self._guard.ask(question, failures=SessionStoreUnavailable, answers=ANSWERS)
+
+
+class GuardedSessions(_Guarded):
     """A `SessionStore` that asks `store` while it answers."""
 
-    def __init__(self, store: SessionStore, breaker: Breaker | None = None) -> None:
+    def __init__(self, store: SessionStore, guard: Guard | None = None) -> None:
+        super().__init__(guard)
         self._store = store
-        self._guard = _Guard(breaker)
 
     async def create(self, tenant: str) -> Session:
-        with self._guard.asking():
-            return await self._store.create(tenant)
+        return await self._ask(self._store.create(tenant))
 
     async def get(self, tenant: str, session_id: str) -> Session:
-        with self._guard.asking():
-            return await self._store.get(tenant, session_id)
+        return await self._ask(self._store.get(tenant, session_id))
 
     async def append(self, tenant: str, session_id: str, turns: tuple[Turn, ...], expected: int) -> None:
-        with self._guard.asking():
-            await self._store.append(tenant, session_id, turns, expected)
+        await self._ask(self._store.append(tenant, session_id, turns, expected))
 
     async def replace(
         self, tenant: str, session_id: str, place: int, before: Turn, after: Turn | None
     ) -> Session:
-        with self._guard.asking():
-            return await self._store.replace(tenant, session_id, place, before, after)
+        return await self._ask(self._store.replace(tenant, session_id, place, before, after))
 
     async def list(self, tenant: str) -> tuple[str, ...]:
-        with self._guard.asking():
-            return await self._store.list(tenant)
+        return await self._ask(self._store.list(tenant))
 
     async def delete(self, tenant: str, session_id: str) -> None:
-        with self._guard.asking():
-            await self._store.delete(tenant, session_id)
+        await self._ask(self._store.delete(tenant, session_id))
 
     async def close(self) -> None:
         await self._store.close()
 
 
-class GuardedDocuments:
+class GuardedDocuments(_Guarded):
     """A `DocumentStore` that asks `store` while it answers."""
 
-    def __init__(self, store: DocumentStore, breaker: Breaker | None = None) -> None:
+    def __init__(self, store: DocumentStore, guard: Guard | None = None) -> None:
+        super().__init__(guard)
         self._store = store
-        self._guard = _Guard(breaker)
 
     async def put(self, tenant: str, document_id: str, data: bytes) -> None:
-        with self._guard.asking():
-            await self._store.put(tenant, document_id, data)
+        await self._ask(self._store.put(tenant, document_id, data))
 
     async def touch(self, tenant: str, document_id: str) -> None:
-        with self._guard.asking():
-            await self._store.touch(tenant, document_id)
+        await self._ask(self._store.touch(tenant, document_id))
 
     async def get(self, tenant: str, document_id: str) -> bytes | None:
-        with self._guard.asking():
-            return await self._store.get(tenant, document_id)
+        return await self._ask(self._store.get(tenant, document_id))
 
     async def delete(self, tenant: str, document_id: str) -> bool:
-        with self._guard.asking():
-            return await self._store.delete(tenant, document_id)
+        return await self._ask(self._store.delete(tenant, document_id))
 
     async def close(self) -> None:
         await self._store.close()

@@ -1,13 +1,18 @@
 """Where limits and sessions live, as the configuration says: files of this host, or Redis for many."""
 
 import os
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
+from backends.breaker import Breaker
 from gateway.config import State
+from gateway.guard import FAILURES, PAUSE, Guard
 from gateway.limits import LimitStore
 from gateway.limits_guard import GuardedLimits
 from gateway.limits_redis import RedisLimits
 from gateway.limits_sqlite import SqliteLimits
+from gateway.pulse import Pulse
 from gateway.sessions_guard import GuardedDocuments, GuardedSessions
 from sessions import SessionStore
 from sessions.connection import connect
@@ -32,22 +37,43 @@ def redis_url(state: State) -> str | None:
     return url
 
 
-def open_limits(state: State) -> LimitStore:
-    """Nothing is opened before the first use, so that a store which is down does not keep a gateway from starting."""
-    if (url := redis_url(state)) is not None:
-        return GuardedLimits(RedisLimits(connect(url, LIMITS_TIMEOUT)))
-    return GuardedLimits(SqliteLimits(Path(state.folder) / "limits.sqlite"))
+@dataclass(frozen=True, kw_only=True)
+class Stores:
+    limits: LimitStore
+    sessions: SessionStore
+    documents: DocumentStore
+
+    async def close(self) -> None:
+        """All of them, whatever becomes of one."""
+        async with AsyncExitStack() as stack:
+            for store in (self.limits, self.sessions, self.documents):
+                stack.push_async_callback(store.close)
 
 
-def open_sessions(state: State, retention: Retention) -> SessionStore:
-    """As `open_limits`."""
-    if (url := redis_url(state)) is not None:
-        return GuardedSessions(RedisSessions(connect(url, SESSIONS_TIMEOUT), retention))
-    return SqliteSessions(Path(state.folder) / "sessions.sqlite", retention)
+def open_stores(state: State, retention: Retention) -> Stores:
+    """Nothing is opened before the first use, so that a store which is down does not keep a gateway from starting.
+
+    Raises ValueError as `redis_url`.
+    """
+    url = redis_url(state)
+    return _files(Path(state.folder), retention) if url is None else _in_redis(url, retention)
 
 
-def open_documents(state: State, retention: Retention) -> DocumentStore:
-    """As `open_limits`."""
-    if (url := redis_url(state)) is not None:
-        return GuardedDocuments(RedisDocuments(connect(url, SESSIONS_TIMEOUT), retention))
-    return SqliteDocuments(Path(state.folder) / "responses.sqlite", retention)
+def _files(folder: Path, retention: Retention) -> Stores:
+    return Stores(
+        limits=GuardedLimits(SqliteLimits(folder / "limits.sqlite")),
+        sessions=SqliteSessions(folder / "sessions.sqlite", retention),
+        documents=SqliteDocuments(folder / "responses.sqlite", retention),
+    )
+
+
+def _in_redis(url: str, retention: Retention) -> Stores:
+    """One server: what one of them finds of it holds for all, so that a request waits for it but once."""
+    short = connect(url, LIMITS_TIMEOUT)
+    breaker = Breaker(failures=FAILURES, pause=PAUSE)
+    guard = Guard(breaker, Pulse(short.ping, breaker.alive))
+    return Stores(
+        limits=GuardedLimits(RedisLimits(short), guard),
+        sessions=GuardedSessions(RedisSessions(connect(url, SESSIONS_TIMEOUT), retention), guard),
+        documents=GuardedDocuments(RedisDocuments(connect(url, SESSIONS_TIMEOUT), retention), guard),
+    )

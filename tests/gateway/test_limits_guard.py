@@ -6,6 +6,7 @@ import pytest
 
 from backends.breaker import Breaker
 from gateway.config import Limits
+from gateway.guard import Guard
 from gateway.limits import NOTHING, Amount, LimitExceeded, LimitStoreUnavailable, Reservation
 from gateway.limits_guard import MAX_OWED, GuardedLimits
 from gateway.limits_memory import MemoryLimits
@@ -46,7 +47,7 @@ def store() -> Unsteady:
 
 
 async def test_a_store_that_keeps_failing_is_not_asked_any_more(store: Unsteady) -> None:
-    guard = GuardedLimits(store, Breaker(failures=3, pause=60.0))
+    guard = GuardedLimits(store, Guard(Breaker(failures=3, pause=60.0)))
     store.down = True
     for number in range(10):
         with pytest.raises(LimitStoreUnavailable):
@@ -55,7 +56,7 @@ async def test_a_store_that_keeps_failing_is_not_asked_any_more(store: Unsteady)
 
 
 async def test_refusals_are_answers(store: Unsteady) -> None:
-    guard = GuardedLimits(store, Breaker(failures=1))
+    guard = GuardedLimits(store, Guard(Breaker(failures=1)))
     await guard.reserve("acme", ONE, "a", NOTHING)
     for number in range(5):
         with pytest.raises(LimitExceeded):
@@ -63,7 +64,7 @@ async def test_refusals_are_answers(store: Unsteady) -> None:
 
 
 async def test_a_settlement_that_failed_is_made_up_for(store: Unsteady) -> None:
-    guard = GuardedLimits(store, Breaker(failures=100))
+    guard = GuardedLimits(store, Guard(Breaker(failures=100)))
     held = await guard.reserve("acme", ONE, "a", NOTHING)
     store.down = True
     with pytest.raises(LimitStoreUnavailable):
@@ -75,7 +76,7 @@ async def test_a_settlement_that_failed_is_made_up_for(store: Unsteady) -> None:
 
 
 async def test_a_settlement_during_a_rest_is_made_up_for_too(store: Unsteady) -> None:
-    guard = GuardedLimits(store, Breaker(failures=1, pause=0.05))
+    guard = GuardedLimits(store, Guard(Breaker(failures=1, pause=0.05)))
     held = await guard.reserve("acme", ONE, "a", NOTHING)
     store.down = True
     with pytest.raises(LimitStoreUnavailable):
@@ -158,7 +159,7 @@ async def test_requests_that_repay_at_once_do_not_trip_over_one_another(store: U
 
 
 async def test_closing_does_not_wait_for_a_store_that_is_down(store: Unsteady) -> None:
-    guard = GuardedLimits(store, Breaker(failures=100))
+    guard = GuardedLimits(store, Guard(Breaker(failures=100)))
     store.down = True
     for number in range(5):
         with pytest.raises(LimitStoreUnavailable):
@@ -169,7 +170,7 @@ async def test_closing_does_not_wait_for_a_store_that_is_down(store: Unsteady) -
 
 
 async def test_debts_do_not_grow_without_end(store: Unsteady, caplog: pytest.LogCaptureFixture) -> None:
-    guard = GuardedLimits(store, Breaker(failures=10**9))
+    guard = GuardedLimits(store, Guard(Breaker(failures=10**9)))
     store.down = True
     for number in range(MAX_OWED + 2):
         with pytest.raises(LimitStoreUnavailable):

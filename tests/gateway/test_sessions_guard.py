@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from backends.breaker import Breaker
-from gateway.sessions_guard import FAILURES, PAUSE, GuardedDocuments, GuardedSessions
+from gateway.guard import FAILURES, PAUSE, Guard
+from gateway.sessions_guard import GuardedDocuments, GuardedSessions
 from sessions import (
     Session,
     SessionConflict,
@@ -88,10 +89,11 @@ class Rig:
         def clock() -> float:
             return self.now
 
-        self.sessions = GuardedSessions(self.store, Breaker(failures=FAILURES, pause=PAUSE, clock=clock))
-        self.documents = GuardedDocuments(
-            Documents(self.store), Breaker(failures=FAILURES, pause=PAUSE, clock=clock)
-        )
+        def guard() -> Guard:
+            return Guard(Breaker(failures=FAILURES, pause=PAUSE, clock=clock))
+
+        self.sessions = GuardedSessions(self.store, guard())
+        self.documents = GuardedDocuments(Documents(self.store), guard())
 
 
 @pytest.fixture

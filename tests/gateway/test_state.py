@@ -7,7 +7,7 @@ import pytest
 
 from gateway.config import Limits, State
 from gateway.limits import NOTHING, LimitStoreUnavailable
-from gateway.state import open_documents, open_limits, open_sessions, redis_url
+from gateway.state import open_stores, redis_url
 from sessions import SessionNotFound, SessionStoreUnavailable
 from sessions.retention import always
 
@@ -16,7 +16,8 @@ ONE = Limits(parallel=1)
 
 async def test_limits_and_sessions_are_two_files_in_the_folder(tmp_path: Path) -> None:
     state = State(folder=str(tmp_path / "deep" / "down"))
-    limits, sessions = open_limits(state), open_sessions(state, always(60.0))
+    stores = open_stores(state, always(60.0))
+    limits, sessions = stores.limits, stores.sessions
     assert not (tmp_path / "deep").exists()
     await limits.reserve("acme", ONE, "a", NOTHING)
     session = await sessions.create("acme")
@@ -24,15 +25,14 @@ async def test_limits_and_sessions_are_two_files_in_the_folder(tmp_path: Path) -
     assert (tmp_path / "deep/down/limits.sqlite").exists() and (
         tmp_path / "deep/down/sessions.sqlite"
     ).exists()
-    await limits.close()
-    await sessions.close()
-    again = open_sessions(state, always(60.0))
+    await stores.close()
+    again = open_stores(state, always(60.0)).sessions
     assert await again.get("acme", session.id) == session
     await again.close()
 
 
 async def test_sessions_live_as_long_as_the_configuration_says(tmp_path: Path) -> None:
-    sessions = open_sessions(State(folder=str(tmp_path)), always(0.05))
+    sessions = open_stores(State(folder=str(tmp_path)), always(0.05)).sessions
     session = await sessions.create("acme")
     await asyncio.sleep(0.1)
     with pytest.raises(SessionNotFound):
@@ -49,7 +49,7 @@ def test_the_environment_may_hold_the_address_of_redis(monkeypatch: pytest.Monke
         with pytest.raises(
             ValueError, match="state.redis_env: the variable TEST_REDIS holds no redis:// URL"
         ):
-            open_limits(state)
+            open_stores(state, always(60.0))
     monkeypatch.setenv("TEST_REDIS", "redis://:secret@h:1/0")
     assert redis_url(state) == "redis://:secret@h:1/0"
     assert redis_url(State()) is None
@@ -59,19 +59,19 @@ async def test_a_redis_that_is_not_there_keeps_nobody_from_starting(
     tmp_path: Path, unused_tcp_port: int
 ) -> None:
     state = State(folder=str(tmp_path), redis=f"redis://127.0.0.1:{unused_tcp_port}/0")
-    limits, sessions = open_limits(state), open_sessions(state, always(60.0))
+    stores = open_stores(state, always(60.0))
+    limits, sessions = stores.limits, stores.sessions
     with pytest.raises(LimitStoreUnavailable):
         await limits.reserve("acme", ONE, "a", NOTHING)
     with pytest.raises(SessionStoreUnavailable):
         await sessions.create("acme")
-    await limits.close()
-    await sessions.close()
+    await stores.close()
     assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_password_never_gets_into_an_error(tmp_path: Path, unused_tcp_port: int) -> None:
     state = State(folder=str(tmp_path), redis=f"redis://me:canary-42@127.0.0.1:{unused_tcp_port}/0")
-    limits = open_limits(state)
+    limits = open_stores(state, always(60.0)).limits
     with pytest.raises(LimitStoreUnavailable) as error:
         await limits.reserve("acme", ONE, "a", NOTHING)
     assert "canary-42" not in str(error.value)
@@ -79,16 +79,15 @@ async def test_a_password_never_gets_into_an_error(tmp_path: Path, unused_tcp_po
 
 
 async def test_documents_live_where_sessions_do_and_as_long(tmp_path: Path, unused_tcp_port: int) -> None:
-    documents = open_documents(State(folder=str(tmp_path)), always(0.2))
+    documents = open_stores(State(folder=str(tmp_path)), always(0.2)).documents
     await documents.put("acme", "resp_1", b"one")
     assert (tmp_path / "responses.sqlite").exists()
     assert await documents.get("acme", "resp_1") == b"one"
     await asyncio.sleep(0.3)
     assert await documents.get("acme", "resp_1") is None
     await documents.close()
-    elsewhere = open_documents(
-        State(folder=str(tmp_path), redis=f"redis://127.0.0.1:{unused_tcp_port}/0"), always(60.0)
-    )
+    state = State(folder=str(tmp_path), redis=f"redis://127.0.0.1:{unused_tcp_port}/0")
+    elsewhere = open_stores(state, always(60.0)).documents
     with pytest.raises(SessionStoreUnavailable):
         await elsewhere.get("acme", "resp_1")
     await elsewhere.close()

@@ -1,0 +1,71 @@
+"""Whether a server that keeps somebody waiting is silent, or only has a long answer to give.
+
+A history of megabytes takes its time; a frozen server takes all that its timeouts allow, from every request. So who
+has waited for a moment has the smallest question asked beside its own, and gives up when neither that nor anybody
+else's is answered.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from gateway.watching import Strike, watched
+
+T = TypeVar("T")
+
+TICK = 0.008  # seconds; a stall of this process is one tick, however long, so that it is no silence of the server
+SUSPICIOUS, SILENT = 2, 5  # ticks without a word from the server: it is asked, it is given up
+
+
+class Pulse:
+    """One server's, shared by all who ask it."""
+
+    def __init__(self, ping: Callable[[], Awaitable[object]], awake: Callable[[], None]) -> None:
+        """`ping`: the smallest question, on a connection of its own; `awake` is told of each answer to it."""
+        self._ping = ping
+        self._awake = awake
+        self._pinging: asyncio.Task[object] | None = None
+        self.words = 0  # how often the server has said anything
+
+    async def heard(self, question: Coroutine[Any, Any, T], silence: Exception) -> T:
+        """The answer. Raises `silence` where the server says nothing to anybody; the question is cancelled then."""
+        result = await watched(question, lambda strike: _Wait(self, strike, silence).stop)
+        self.words += 1
+        return result
+
+    def feel(self) -> None:
+        """Ask, unless that question is under way. Its own timeouts end it."""
+        if self._pinging is None:
+            self._pinging = asyncio.ensure_future(self._ping())
+            self._pinging.add_done_callback(self._felt)
+
+    def _felt(self, pinging: asyncio.Future[object]) -> None:
+        self._pinging = None
+        if not pinging.cancelled() and pinging.exception() is None:
+            self.words += 1
+            self._awake()
+
+
+class _Wait:
+    """Counts ticks in which nobody has heard anything."""
+
+    def __init__(self, pulse: Pulse, strike: Strike, silence: Exception) -> None:
+        self._pulse = pulse
+        self._strike = strike
+        self._silence = silence
+        self._words = pulse.words
+        self._quiet = 0
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(TICK, self._tick)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+    def _tick(self) -> None:
+        self._quiet = self._quiet + 1 if self._words == self._pulse.words else 0
+        self._words = self._pulse.words
+        if self._quiet >= SILENT:
+            return self._strike(self._silence)
+        if self._quiet >= SUSPICIOUS:
+            self._pulse.feel()
+        self._timer = self._loop.call_later(TICK, self._tick)

@@ -1,0 +1,121 @@
+"""Whoever waits for a server that says nothing gives up; a long answer is waited for."""
+
+import asyncio
+import time
+
+import pytest
+
+from backends.breaker import Breaker
+from gateway.guard import Guard
+from gateway.pulse import SILENT, TICK, Pulse
+
+
+class Down(Exception):
+    pass
+
+
+class Server:
+    """Answers in so many seconds: questions in `busy`, pings in `away`."""
+
+    def __init__(self) -> None:
+        self.busy = self.away = 0.0
+        self.asked = self.pings = self.cancelled = 0
+        self.fault: Exception | None = None
+        self.breaker = Breaker(failures=3, pause=60.0)
+        self.pulse = Pulse(self.ping, self.breaker.alive)
+        self.guard = Guard(self.breaker, self.pulse)
+
+    async def answer(self) -> str:
+        self.asked += 1
+        try:
+            await asyncio.sleep(self.busy)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return "answer"
+
+    async def ping(self) -> None:
+        self.pings += 1
+        await asyncio.sleep(self.away)
+        if self.fault is not None:
+            raise self.fault
+
+    async def ask(self) -> str:
+        return await self.guard.ask(self.answer(), failures=Down, answers=())
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+async def test_an_answer_that_comes_at_once_needs_no_ping(server: Server) -> None:
+    assert await server.ask() == "answer"
+    await asyncio.sleep(3 * TICK)
+    assert server.pings == 0
+
+
+async def test_a_long_answer_is_waited_for_while_pings_are_answered(server: Server) -> None:
+    server.busy = 4 * SILENT * TICK
+    assert await server.ask() == "answer"
+    assert server.pings > 1
+
+
+async def test_one_silence_is_enough_and_the_question_is_taken_back(server: Server) -> None:
+    server.busy = server.away = 60.0
+    with pytest.raises(Down, match="silent"):
+        await server.ask()
+    for _ in range(5):
+        with pytest.raises(Down, match="left in peace"):
+            await server.ask()
+    assert (server.asked, server.cancelled) == (1, 1)
+
+
+async def test_all_who_wait_share_one_ping(server: Server) -> None:
+    server.busy = server.away = 60.0
+    outcomes = await asyncio.gather(*(server.ask() for _ in range(20)), return_exceptions=True)
+    assert all(isinstance(outcome, Down) for outcome in outcomes)
+    assert server.pings == 1
+
+
+async def test_a_ping_that_fails_is_no_sign_of_life(server: Server) -> None:
+    server.busy, server.fault = 60.0, OSError("refused")
+    with pytest.raises(Down, match="silent"):
+        await server.ask()
+
+
+async def test_answers_to_others_are_signs_of_life(server: Server) -> None:
+    server.busy, server.away = 3 * SILENT * TICK, 60.0
+    asking = asyncio.create_task(server.ask())
+    await asyncio.sleep(0)
+    while not asking.done():
+        await server.pulse.heard(asyncio.sleep(TICK / 2), Down())
+    assert await asking == "answer"
+
+
+async def test_a_late_answer_to_a_ping_ends_the_rest(server: Server) -> None:
+    """A moment's silence is no reason to do without the store for longer than it lasts."""
+    server.busy, server.away = 60.0, 2 * SILENT * TICK
+    with pytest.raises(Down, match="silent"):
+        await server.ask()
+    server.busy = 0.0
+    await asyncio.sleep(server.away)
+    assert await server.ask() == "answer"
+
+
+async def test_a_stall_of_this_process_is_no_silence_of_the_server(server: Server) -> None:
+    server.busy = 4 * TICK
+    asking = asyncio.create_task(server.ask())
+    await asyncio.sleep(0)
+    time.sleep(2 * SILENT * TICK)
+    assert await asking == "answer"
+
+
+async def test_a_caller_who_leaves_takes_the_question_along(server: Server) -> None:
+    server.busy = 60.0
+    asking = asyncio.create_task(server.ask())
+    await asyncio.sleep(3 * TICK)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert server.cancelled == 1 and not server.breaker.open
