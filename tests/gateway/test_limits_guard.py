@@ -142,7 +142,7 @@ async def test_closing_settles_what_is_owed(store: Unsteady) -> None:
 
 
 async def test_requests_that_repay_at_once_do_not_trip_over_one_another(store: Unsteady) -> None:
-    guard = GuardedLimits(store, Breaker(failures=100))
+    guard = GuardedLimits(store, Guard(Breaker(failures=100)))
     free = Limits(parallel=100)
     held = [await guard.reserve("acme", free, f"{number}", NOTHING) for number in range(20)]
     store.down = True
