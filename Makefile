@@ -41,7 +41,7 @@ chromium:
 
 test: lint redis
 	$(BIN)/headrace models pull --preset tiny
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow" --durations=25
 
 test-slow: install redis prometheus chromium
 	$(BIN)/headrace models pull --preset laptop
