@@ -1,7 +1,4 @@
-"""A GGUF file as a Hugging Face checkpoint: its config, and its tensors under Hugging Face's names.
-
-Keys and names are those of llama.cpp's converter (`gguf-py/gguf/constants.py`, `tensor_mapping.py`).
-"""
+"""A GGUF file as a Hugging Face checkpoint: its config, and its tensors under Hugging Face's names."""
 
 import math
 from collections.abc import Mapping
@@ -10,27 +7,25 @@ from typing import Any
 
 import torch
 
+from backends.models.gguf_architectures import (
+    ARCHITECTURES,
+    LONG_FACTORS,
+    SHORT_FACTORS,
+    Architecture,
+    head_dim,
+)
 from backends.models.gguf_file import GgufFile, read_gguf
 from backends.models.stored import CheckpointError, StoredTensor
 from backends.quantization.gguf import dequantize
 
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
-
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_LAYER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_ROPE_FACTORS = "rope_freqs.weight"  # goes into the config, see _llama3_scaling
+_ROPE_FACTORS = "rope_freqs.weight"
+_IN_THE_CONFIG = {_ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS}
 # Tokens that end an answer whatever the file names as its end token; a base model ends with the first of them.
-_END_TOKENS = ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>")
+_END_TOKENS = (
+    *("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"),
+    *("<|end|>", "<eos>", "<end_of_turn>"),
+)
 _CONTROL = 3  # the token type of control tokens
 
 
@@ -41,32 +36,37 @@ def open_gguf(path: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Sto
     """
     file = read_gguf(path)
     try:
-        return _config(file), _generation(file.metadata), _tensors(file)
+        architecture = _architecture(file)
+        return _config(file, architecture), _generation(file.metadata), _tensors(file, architecture)
     except KeyError as error:
         raise CheckpointError(f"{path}: metadata {error} is missing") from error
     except (ArithmeticError, TypeError, ValueError) as error:  # numbers that are text, or zero
         raise CheckpointError(f"{path}: {error}") from error
 
 
-def _config(file: GgufFile) -> dict[str, Any]:
+def _architecture(file: GgufFile) -> Architecture:
     arch = file.metadata["general.architecture"]
     if arch not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise ValueError(f"architecture {arch!r} is not supported; supported are {known}")
+    return ARCHITECTURES[arch]
+
+
+def _config(file: GgufFile, architecture: Architecture) -> dict[str, Any]:
+    arch = file.metadata["general.architecture"]
     keys = {key.removeprefix(f"{arch}."): value for key, value in file.metadata.items()}
-    heads = keys["attention.head_count"]
-    head_dim = keys.get("attention.key_length", keys["embedding_length"] // heads)
-    if keys.get("rope.dimension_count", head_dim) != head_dim:
+    heads, size = keys["attention.head_count"], head_dim(keys)
+    if keys.get("rope.dimension_count", size) != size and not architecture.partly_rotated:
         raise ValueError(f"{arch}.rope.dimension_count: rotating a part of a head is not supported")
     config = {
-        "architectures": [ARCHITECTURES[arch]],
-        "model_type": arch,
+        "architectures": [architecture.name],
+        "model_type": architecture.model_type,
         "hidden_size": keys["embedding_length"],
         "intermediate_size": keys["feed_forward_length"],
         "num_hidden_layers": keys["block_count"],
         "num_attention_heads": heads,
         "num_key_value_heads": keys.get("attention.head_count_kv", heads),
-        "head_dim": head_dim,
+        "head_dim": size,
         "hidden_act": "silu",
         "max_position_embeddings": keys["context_length"],
         "rms_norm_eps": keys["attention.layer_norm_rms_epsilon"],
@@ -77,9 +77,7 @@ def _config(file: GgufFile) -> dict[str, Any]:
         "bos_token_id": keys.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": keys.get("tokenizer.ggml.eos_token_id"),
     }
-    if arch == "llama":  # a qwen2 model always has these biases, and no word for them
-        config["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
-    return config
+    return config | architecture.fields(keys, file)
 
 
 def _generation(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,28 +127,31 @@ def _llama3_scaling(keys: Mapping[str, Any], factors: torch.Tensor) -> dict[str,
     }
 
 
-def _tensors(file: GgufFile) -> dict[str, StoredTensor]:
+def _tensors(file: GgufFile, architecture: Architecture) -> dict[str, StoredTensor]:
     arch = file.metadata["general.architecture"]
     heads = file.metadata[f"{arch}.attention.head_count"]
     permuted = {"attn_q": heads, "attn_k": file.metadata.get(f"{arch}.attention.head_count_kv", heads)}
     tensors = {}
     for name, tensor in file.tensors.items():
-        if name == _ROPE_FACTORS:
+        if name in _IN_THE_CONFIG:
             continue
         part = name.split(".")[-2] if "." in name else name
-        if arch == "llama" and part in permuted:
+        if architecture.interleaved and part in permuted:
             tensor = _unpermuted(tensor, permuted[part])
-        tensors[_hf_name(name)] = tensor
+        if architecture.norm_offset and part.endswith("norm"):
+            tensor = _lowered(tensor, architecture.norm_offset)
+        tensors[_hf_name(name, architecture)] = tensor
     return tensors
 
 
-def _hf_name(name: str) -> str:
+def _hf_name(name: str, architecture: Architecture) -> str:
+    names = architecture.layer
     match name.split("."):
         case [part, ("weight" | "bias") as kind] if part in _TOP:
             return f"{_TOP[part]}.{kind}"
-        case ["blk", layer, part, ("weight" | "bias") as kind] if layer.isdecimal() and part in _LAYER:
-            return f"model.layers.{layer}.{_LAYER[part]}.{kind}"
-    raise ValueError(f"tensor {name} has no place in the architectures that are supported")
+        case ["blk", layer, part, ("weight" | "bias") as kind] if layer.isdecimal() and part in names:
+            return f"model.layers.{layer}.{names[part]}.{kind}"
+    raise ValueError(f"tensor {name} has no place in the architecture {architecture.model_type}")
 
 
 def _unpermuted(tensor: StoredTensor, heads: int) -> StoredTensor:
@@ -168,3 +169,12 @@ def _unpermuted(tensor: StoredTensor, heads: int) -> StoredTensor:
         return pairs.transpose(1, 2).reshape(raw.shape)
 
     return StoredTensor(tensor.type, tensor.shape, read)
+
+
+def _lowered(tensor: StoredTensor, offset: float) -> StoredTensor:
+    """A norm's weight as Hugging Face has it, in float32: less what the model adds when it runs."""
+
+    def read() -> torch.Tensor:
+        return (dequantize(tensor.read(), tensor.type, torch.float32) - offset).view(torch.uint8)
+
+    return StoredTensor("F32", tensor.shape, read)

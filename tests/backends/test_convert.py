@@ -93,27 +93,46 @@ def test_digits_stand_alone_where_the_file_says_so(converted: tuple[Path, Path])
     assert tokenizer.encode("  x").tokens == ["Ġ", "Ġ", "x"]
 
 
-def test_a_sentencepiece_tokenizer(tmp_path: Path, write_gguf: WriteGguf) -> None:
-    """The other kind, of Llama 2: spaces as U+2581, unknown characters as bytes, a BOS before plain text."""
-    spelled = ["<unk>", "<s>", "</s>", *(f"<0x{n:02X}>" for n in range(256)), "▁", "h", "e", "he", "▁he"]
-    spelled += [f"[PAD{n}]" for n in range(len(spelled), 288)]
+@pytest.mark.parametrize(
+    ("architecture", "specials", "tokens"),
+    [
+        ("llama", ["<unk>", "<s>", "</s>"], ["<s>", "▁he", "▁he", "<0xC3>", "<0xA9>"]),
+        (
+            "gemma3",
+            ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"],
+            ["<bos>", "he", "▁he", "<0xC3>", "<0xA9>"],
+        ),
+    ],
+)
+def test_a_sentencepiece_tokenizer(
+    tmp_path: Path, write_gguf: WriteGguf, architecture: str, specials: list[str], tokens: list[str]
+) -> None:
+    """The other kind: spaces as U+2581, unknown characters as bytes, a BOS before plain text. Llama's puts a space
+    before everything, Gemma's does not."""
+    spelled = [*specials, *(f"<0x{n:02X}>" for n in range(256)), "▁", "h", "e", "he", "▁he"]
+    size = len(spelled)
+    spelled += [f"[PAD{n}]" for n in range(size, 288)]
     metadata = {
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.pre": None,
         "tokenizer.ggml.merges": None,
         "tokenizer.ggml.tokens": spelled,
         "tokenizer.ggml.scores": [-float(n) for n in range(288)],
-        "tokenizer.ggml.token_type": [2, 3, 3] + [6] * 256 + [1] * 5 + [5] * 24,
-        "tokenizer.ggml.bos_token_id": 1,
-        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.token_type": [3] * len(specials) + [6] * 256 + [1] * 5 + [5] * (288 - size),
+        "tokenizer.ggml.bos_token_id": spelled.index(tokens[0]),
+        "tokenizer.ggml.eos_token_id": next(
+            id for id, text in enumerate(spelled) if text in ("</s>", "<eos>")
+        ),
+        "tokenizer.ggml.unknown_token_id": spelled.index("<unk>"),
         "tokenizer.ggml.add_bos_token": True,
     }
-    convert(write_gguf(tmp_path / "spm.gguf", metadata=metadata), tmp_path / "folder")
+    convert(write_gguf(tmp_path / "spm.gguf", architecture, metadata=metadata), tmp_path / "folder")
     tokenizer = Tokenizer(tmp_path / "folder")
     ids = tokenizer.encode_now(Prompt(text="he heé"))
-    assert [spelled[id] for id in ids] == ["<s>", "▁he", "▁he", "<0xC3>", "<0xA9>"]
-    assert b"".join(tokenizer.vocabulary()[id] for id in ids) == " he heé".encode()
-    assert len(tokenizer.vocabulary()) == 264
+    assert [spelled[id] for id in ids] == tokens
+    spoken = b"".join(tokenizer.vocabulary()[id] for id in ids)
+    assert spoken == tokens[1].replace("▁", " ").encode() + " heé".encode()
+    assert len(tokenizer.vocabulary()) == size
 
 
 def test_an_unknown_pre_tokenizer_is_refused(tmp_path: Path, write_gguf: WriteGguf) -> None:

@@ -130,7 +130,7 @@ def test_linear_and_yarn_scaling(tmp_path: Path, write_gguf: WriteGguf) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"architecture": "mamba"}, "architecture 'mamba' is not supported; supported are llama, qwen2"),
+        ({"architecture": "mamba"}, "architecture 'mamba' is not supported; supported are llama, qwen2, "),
         ({"format": "TQ2_0"}, "tensor token_embd.weight: tensor type TQ2_0 is not supported"),
         ({"metadata": {"llama.block_count": None}}, "metadata 'block_count' is missing"),
         ({"metadata": {"llama.attention.head_count": 0}}, "by zero"),
