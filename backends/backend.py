@@ -59,6 +59,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     timeout: float | None = None  # seconds
     traceparent: str | None = None  # W3C trace context of the attempt, for remote backends
+    steps: bool = False  # of our own engines: tell each of them in the timings
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

@@ -183,6 +183,7 @@ class LocalBackend:
             traffic=generation.traffic,
             priority=generation.priority,
             timeout=generation.timeout,
+            steps=generation.steps,
         )
         try:
             self._link.send(submit)

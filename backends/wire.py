@@ -94,6 +94,7 @@ class Submit(Message, frozen=True, kw_only=True):
     )
     priority: int = 0  # smaller runs first
     timeout: float | None = None  # seconds from arrival; then finish "deadline"
+    steps: bool = False  # tell the steps of its answers in their timings
 
 
 class Abort(Message, frozen=True, kw_only=True):
@@ -106,13 +107,27 @@ class Subscribe(Message, frozen=True):
     """Ask for a `Snapshot` and a `Load` on the PUB socket: after a join, or after a gap in sequence numbers."""
 
 
-class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """Unix seconds on the engine's clock."""
+MAX_STEPS = 2048  # told of one sequence
+
+
+class StepRun(msgspec.Struct, frozen=True, array_like=True):
+    """One step in which a sequence was. Unix seconds; `tokens`: of the sequence, `rows` and `total`: of the step."""
+
+    began: float
+    ended: float
+    tokens: int
+    rows: int
+    total: int
+
+
+class Timings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Unix seconds on the engine's clock. `steps`: the first `MAX_STEPS`, where they were asked for."""
 
     arrived: float
     scheduled: float | None = None
     first_token: float | None = None
     finished: float | None = None
+    steps: tuple[StepRun, ...] = ()
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

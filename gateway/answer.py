@@ -14,6 +14,7 @@ from gateway.metering import Charge, Meter
 from gateway.metrics import Metrics
 from gateway.recall import Memory, Recalled
 from gateway.request import Request
+from gateway.telemetry import Traces
 from gateway.turns import to_calls
 from sessions import Turn
 
@@ -33,6 +34,7 @@ class Epilogue:
     meter: Meter
     memory: Memory
     metrics: Metrics
+    traces: Traces
 
     async def __call__(
         self, last: Delta | None, text: str, calls: Sequence[CallPiece], tokens: int, cached: int
@@ -46,7 +48,8 @@ class Epilogue:
             usage = Usage(prompt_tokens=self.prompt_tokens, completion_tokens=tokens, cached_tokens=cached)
         entry, tier = self.attempt.entry, self.attempt.tier.name
         used = self.books.answered(self.request, self.attempt.tier, entry, last, usage)
-        await self.meter.settle(self.charge, used)
+        with self.traces.span("headrace.settle", tokens=used.tokens):
+            await self.meter.settle(self.charge, used)
         if last is not None:
             self._measure(last, usage)
         turn = Turn(

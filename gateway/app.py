@@ -12,7 +12,7 @@ from backends.wire import EngineConfig
 from classifier.model import Classifier
 from gateway.api.admin import Changes
 from gateway.archive import Archive
-from gateway.config import Config
+from gateway.config import Config, Tenant
 from gateway.dashboard.overview import Overview
 from gateway.dashboard.siblings import ALONE, Siblings
 from gateway.dashboard.watch import Watch
@@ -125,7 +125,7 @@ class Works:
             self._config,
             self.dispatcher,
             archive=self.archive,
-            find_tenant=self.live.find,
+            find_tenant=self._find_tenant,
             drain=self._drain,
             metrics=self.render,
             overview=self.overview,
@@ -150,6 +150,11 @@ class Works:
                 reloads=changes,
             )
         return Gateway(front=front, admin=admin, reloads=changes)
+
+    def _find_tenant(self, key: str | None) -> Tenant:
+        """Raises ApiError 401."""
+        with self._traces.span("headrace.auth"):
+            return self.live.find(key)
 
     def _new_fleet(self, config: Config) -> Fleet:
         try:

@@ -24,7 +24,7 @@ from gateway.tiers import Replica, Tier
 MAX_ATTEMPTS = 3
 DEADLINE_GRACE = 0.5  # seconds that a backend gets to end a generation by itself before the gateway does
 
-Start = Callable[[Tier, Replica, bool], AsyncGenerator[Delta, None]]
+Start = Callable[[Tier, Replica, Entry, bool], AsyncGenerator[Delta, None]]
 """Whether the attempt is judged comes last: then its deltas have signals."""
 
 
@@ -185,11 +185,12 @@ class _Climb:
 
     def _start(self, tier: Tier, replica: Replica, above: str | None) -> _Begun:
         brief = None if above is None else self._plan.brief(tier, replica)
+        entry = self._ledger.open(tier.name, replica.name, replica.model)
         return _Begun(
             tier=tier,
             replica=replica,
-            entry=self._ledger.open(tier.name, replica.name, replica.model),
-            deltas=Ahead(self._plan.start(tier, replica, brief is not None)),
+            entry=entry,
+            deltas=Ahead(self._plan.start(tier, replica, entry, brief is not None)),
             held=Held(brief),
             brief=brief,
             above=above,

@@ -18,6 +18,7 @@ from gateway.books import Billing, Books
 from gateway.cascade import Attempt, Plan
 from gateway.config import Server
 from gateway.desk import Desk
+from gateway.errors import ApiError
 from gateway.holding import Held
 from gateway.judges import Brief, Judges
 from gateway.ledger import Entry
@@ -102,6 +103,8 @@ class Dispatcher:
         """One call's requests, on one tier and under one reservation. As `run`; where one fails, all of them end."""
         started = time.monotonic()
         first = requests[0]
+        if first.steps and not self._traces.exported:
+            raise _no_traces()
         deadline = asyncio.get_running_loop().time() + first.timeout
         outlooks = [await self._scout.look(request) for request in requests]
         outlooks = list(self._provision.affordable(requests, outlooks))
@@ -202,7 +205,7 @@ class Dispatcher:
         return Plan(
             route=route,
             cached=errand.outlook.encoded.cached,
-            start=lambda tier, replica, watched: self._start(errand, tier, replica, watched),
+            start=lambda tier, replica, entry, watched: self._start(errand, tier, replica, entry, watched),
             warm=lambda tier, replica: replica.backend.warm(self._generation(errand, tier, replica, False)),
             brief=brief,
             set_aside=set_aside,
@@ -211,10 +214,10 @@ class Dispatcher:
         )
 
     def _start(
-        self, errand: "_Errand", tier: Tier, replica: Replica, watched: bool
+        self, errand: "_Errand", tier: Tier, replica: Replica, entry: Entry, watched: bool
     ) -> AsyncGenerator[Delta, None]:
         generation = self._generation(errand, tier, replica, watched)
-        return cascade.within(self._traces.attempt(tier.name, replica, generation), errand.deadline)
+        return cascade.within(self._traces.attempt(entry, replica, generation), errand.deadline)
 
     def _generation(self, errand: "_Errand", tier: Tier, replica: Replica, watched: bool) -> Generation:
         """`watched`: with signals of how sure the model is."""
@@ -234,6 +237,7 @@ class Dispatcher:
             traffic=request.traffic,
             priority=request.priority,
             timeout=max(0.0, errand.deadline - asyncio.get_running_loop().time()),
+            steps=request.steps,
         )
 
     def _answer(self, errand: "_Errand", attempt: Attempt, started: float) -> Answer:
@@ -254,6 +258,7 @@ class Dispatcher:
             meter=self._meter,
             memory=self._memory,
             metrics=self._metrics,
+            traces=self._traces,
         )
         headers = {
             "x-headrace-tier": tier,
@@ -310,6 +315,15 @@ def _sampling(request: Request, default_max_tokens: int, ends: tuple[int, ...], 
         prompt_logprobs=request.prompt_logprobs,
         grammar=request.grammar,
         signals=watched,
+    )
+
+
+def _no_traces() -> ApiError:
+    return ApiError(
+        400,
+        "x-headrace-trace: this gateway exports no traces (telemetry.otlp_endpoint)",
+        code="unsupported_parameter",
+        param="x-headrace-trace",
     )
 
 

@@ -48,6 +48,7 @@ class Request:
     session: str | None  # "new", an id, or None
     answered_by: str | None = None  # the tier whose calls the prompt answers, where what is stored tells
     timeout: float  # seconds
+    steps: bool = False  # the engine's, in its trace
     traffic: Traffic = "interactive"
     priority: int
     ledger: Ledger = field(default_factory=Ledger, compare=False)  # filled in while it runs

@@ -1,11 +1,14 @@
 """One trace per request, from the client's call to the engine's steps.
 
 Spans:  POST /v1/chat/completions            server
-        ├── headrace.recall … headrace.route  see `gateway.dispatch`
-        └── chat 7b                           an attempt, with GenAI attributes
-            ├── engine.queue                  made from the times that the engine reports
-            ├── engine.prefill
-            └── engine.decode
+        ├── headrace.auth … headrace.route    see `gateway.dispatch`
+        ├── chat 7b                           an attempt, with GenAI attributes
+        │   ├── engine.queue                  made from the times that the engine reports
+        │   ├── engine.prefill
+        │   │   └── engine.step               each, where they are asked for
+        │   └── engine.decode
+        │       └── engine.step
+        └── headrace.settle
 
 Spans never hold prompt text, stop strings, or the messages of exceptions: an error is its code. Only W3C trace context
 comes in and goes out, no baggage. A client cannot force its trace to be sampled: the decision hangs on the trace id
@@ -15,7 +18,7 @@ alone, so that all parts of a trace agree.
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 
@@ -39,11 +42,12 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 from backends.backend import BackendError, Delta, Generation, Timings, Usage
+from backends.wire import StepRun
 from gateway import conventions
 from gateway.config import Telemetry
 from gateway.conventions import PROVIDER
 from gateway.errors import ApiError
-from gateway.ledger import Stage
+from gateway.ledger import ABORTED, ANSWERED, RUNNING, Entry, Stage
 from gateway.spans import Attributes, Tracer, made_current
 from gateway.tiers import Replica
 
@@ -79,6 +83,11 @@ class Traces:
         )
         resource = Resource.create({SERVICE_NAME: config.service_name})
         self._tracer = Tracer(self._processor, resource, PROVIDER, config.sample_ratio)
+
+    @property
+    def exported(self) -> bool:
+        """Whether there is a collector."""
+        return self._tracer is not None
 
     async def close(self) -> None:
         """Send what is left, for `FLUSH_TIMEOUT` seconds at most. Idempotent."""
@@ -132,31 +141,34 @@ class Traces:
         with self._tracer.current(name, attributes=told) as span, _marking(span), _timed(name):
             yield span
 
-    def attempt(self, tier: str, replica: Replica, generation: Generation) -> AsyncGenerator[Delta, None]:
-        """What the replica streams, in a span of its own; the trace context goes along.
+    def attempt(self, entry: Entry, replica: Replica, generation: Generation) -> AsyncGenerator[Delta, None]:
+        """What the replica streams, in a span of its own with the outcome of `entry`; the trace context goes along.
 
         The span's parent is the span that is current now, not when the first delta is asked for.
         """
         parent = otel_context.get_current()
         if self._tracer is None:
             return replica.backend.stream(_in_trace(generation, get_current_span(parent)))
-        return self._attempt(self._tracer, tier, replica, generation, parent)
+        return self._attempt(self._tracer, entry, replica, generation, parent)
 
     async def _attempt(
-        self, tracer: Tracer, tier: str, replica: Replica, generation: Generation, parent: Context
+        self, tracer: Tracer, entry: Entry, replica: Replica, generation: Generation, parent: Context
     ) -> AsyncGenerator[Delta, None]:
         # Never the current span: a generator runs in the contexts of whoever pulls it.
         operation = "chat" if generation.prompt.is_conversation else "text_completion"
-        span = tracer.start(f"{operation} {tier}", context=parent, kind=SpanKind.CLIENT)
+        span = tracer.start(f"{operation} {entry.tier}", context=parent, kind=SpanKind.CLIENT)
         if span.is_recording():
-            span.set_attributes(self._asked(operation, tier, replica, generation))
-        follower = _Follower(span, self._names, within_span(span, parent), tracer)
+            span.set_attributes(self._asked(operation, entry.tier, replica, generation))
+        follower = _Follower(span, entry, self._names, within_span(span, parent), tracer)
         try:
             with _marking(span):
                 async with aclosing(replica.backend.stream(_in_trace(generation, span))) as deltas:
                     async for delta in deltas:
                         follower.see(delta)
                         yield delta
+        except BackendError as error:
+            follower.failed(error.code)
+            raise
         finally:
             follower.end()
 
@@ -206,8 +218,11 @@ class RequestSpan:
 class _Follower:
     """Watches the deltas of one attempt and says on its span what came of it."""
 
-    def __init__(self, span: Span, names: Mapping[str, str], inside: Context, tracer: Tracer) -> None:
+    def __init__(
+        self, span: Span, entry: Entry, names: Mapping[str, str], inside: Context, tracer: Tracer
+    ) -> None:
         self._span = span
+        self._entry = entry
         self._recording = span.is_recording()
         self._names = names
         self._inside = inside
@@ -216,6 +231,7 @@ class _Follower:
         self._begun = False
         self._reasons: list[str] = []  # why each answer ended
         self._finished = False
+        self._failure: str | None = None
 
     def see(self, delta: Delta) -> None:
         if not self._recording:
@@ -245,12 +261,39 @@ class _Follower:
         for name, begin, end in stages:
             if begin is not None and end is not None:
                 stage = self._tracer.start(name, context=self._inside, at=_nanoseconds(begin))
+                self._steps(stage, [step for step in times.steps if begin < step.ended <= end])
                 stage.end(_nanoseconds(end))
 
+    def _steps(self, stage: Span, steps: Iterable[StepRun]) -> None:
+        inside = within_span(stage, self._inside)
+        for step in steps:
+            told: Attributes = {
+                "headrace.step.tokens": step.tokens,
+                "headrace.step.rows": step.rows,
+                "headrace.step.total_tokens": step.total,
+            }
+            at = _nanoseconds(step.began)
+            self._tracer.start("engine.step", context=inside, attributes=told, at=at).end(
+                _nanoseconds(step.ended)
+            )
+
+    def failed(self, code: str) -> None:
+        self._failure = code
+
     def end(self) -> None:
+        """Who judges the answer, or does not wait for it, has entered its outcome by now."""
         if self._recording:
             self._span.set_attribute("headrace.complete", self._finished)
+            self._span.set_attribute("headrace.outcome", self._outcome)
+            if self._entry.confidence is not None:
+                self._span.set_attribute("headrace.confidence", self._entry.confidence)
         self._span.end()
+
+    @property
+    def _outcome(self) -> str:
+        if self._entry.outcome != RUNNING:
+            return self._entry.outcome
+        return self._failure or (ANSWERED if self._finished else ABORTED)
 
 
 @contextmanager

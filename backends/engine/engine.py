@@ -162,6 +162,7 @@ class Engine:
             seen=Seen.of(submit.prompt, sampling),
             index=index,
             border=self._border,
+            steps=[] if submit.steps else None,
         )
         if sequence.outgrown:
             sequence.stretch()
@@ -186,7 +187,8 @@ class Engine:
             if self._compiling:
                 self._compiling.wait(COMPILE_POLL)
             return told
-        self._tally.step(scheduled, self._clock(), self._scheduler.bands.index)
+        started = self._clock()
+        self._tally.step(scheduled, started, self._scheduler.bands.index)
         work = Work.of((sequence.computed, count) for sequence, count in scheduled)
         began = self._timer()
         batch = Batch([sequence.row(count) for sequence, count in scheduled])
@@ -201,6 +203,7 @@ class Engine:
             _log.exception("a step of %d rows failed", len(scheduled))
             return told + self._fail(scheduled, error)
         self._model.learn(work, self._timer() - began)
+        self._tally.ran(scheduled, started, self._clock())
         return told + self._emit(scheduled, sampled)
 
     def _expire(self) -> Told:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from backends.engine.batch import Row, Seen
 from backends.engine.grammar import Constraint
 from backends.engine.stops import StopMatcher
-from backends.wire import FinishReason, Output, Sampling, Score, Signal, Timings
+from backends.wire import FinishReason, Output, Sampling, Score, Signal, StepRun, Timings
 from prefixcache.tree import RadixNode
 
 SCORED_CHUNK = 128  # tokens of a scored prompt in one step: each takes a whole row of logits
@@ -69,6 +69,7 @@ class Sequence:
     signals: list[Signal] = field(default_factory=list)  # likewise
     prompt_scores: list[Score] = field(default_factory=list)  # of the prompt's second token, third, …
     prompt_told: bool = False
+    steps: list[StepRun] | None = None  # where they are asked for
 
     @property
     def level(self) -> Level:
@@ -243,4 +244,5 @@ class Sequence:
             scheduled=self.scheduled,
             first_token=self.first_token,
             finished=finished,
+            steps=tuple(self.steps or ()),
         )

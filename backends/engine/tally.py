@@ -7,7 +7,7 @@ from typing import Any
 
 from backends.engine.division import Scheduled
 from backends.engine.sequence import Sequence
-from backends.wire import GAPS, STEP_SIZES, FinishReason
+from backends.wire import GAPS, MAX_STEPS, STEP_SIZES, FinishReason, StepRun
 
 PACE = 20.0  # tokens per second that a reader should get
 LATEST = 32  # starts by which it is judged how fast the queue moves
@@ -39,6 +39,14 @@ class Tally:
         self._counts["steps"] += 1
         self._counts["step_tokens"] += tokens
         self._step_sizes[bisect_left(STEP_SIZES, tokens)] += 1
+
+    def ran(self, scheduled: list[Scheduled], began: float, ended: float) -> None:
+        """A step has run; told of the sequences whose steps are asked for."""
+        watched = [(sequence.steps, count) for sequence, count in scheduled if sequence.steps is not None]
+        for steps, count in watched:
+            if len(steps) < MAX_STEPS:
+                total = sum(tokens for _, tokens in scheduled)
+                steps.append(StepRun(began, ended, count, len(scheduled), total))
 
     def _start(self, sequence: Sequence, now: float) -> None:
         self._starts = [*self._starts[1 - LATEST :], now]

@@ -22,7 +22,7 @@ from gateway.api.sse import EventStream, keep_alive
 from gateway.api.strictjson import invalid
 from gateway.config import Server, Tenant
 from gateway.drain import Drain
-from gateway.errors import ClientGone, as_api_error
+from gateway.errors import ApiError, ClientGone, as_api_error
 from gateway.exchange import Exchange, exchange_of
 from gateway.request import Answer, Card, Decision, Endpoint, Request
 from gateway.several import as_one
@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 LARGE_BODY = 64 * 1024  # bytes; decoding more would be felt by other requests, so a thread does it
 TIMEOUT_HEADER = "x-headrace-timeout-ms"
+TRACE_HEADER = "x-headrace-trace"
 
 
 class Dispatches(Protocol):
@@ -188,7 +189,7 @@ def request_of(
     headers: Headers,
     server: Server,
 ) -> Request:
-    """Raises ApiError 400 for a deadline that is none."""
+    """Raises ApiError 400 for a deadline that is none, 403 for a trace that is not this tenant's to ask for."""
     tenant = tenant_of(exchange)
     bare = Request(
         # A client may repeat its own id, on purpose too; leases and engines need one that nobody else has.
@@ -199,6 +200,7 @@ def request_of(
         prompt=prompt,
         session=session,
         timeout=_timeout(headers.get(TIMEOUT_HEADER), server.default_timeout),
+        steps=_steps(headers.get(TRACE_HEADER), tenant),
         traffic="batch" if body.service_tier == "flex" else tenant.traffic,
         priority=tenant.priority,
         ledger=exchange.ledger,
@@ -221,3 +223,14 @@ def _timeout(given: str | None, longest: float) -> float:
     if not (given.isascii() and given.isdigit() and len(given) <= 12 and int(given) > 0):
         raise invalid(TIMEOUT_HEADER, "must be a positive whole number of milliseconds")
     return min(longest, int(given) / 1000)
+
+
+def _steps(given: str | None, tenant: Tenant) -> bool:
+    """Thousands of spans may come of it, so it is for operators: admins, and whoever needs no key on this machine."""
+    if given is None:
+        return False
+    if given != "steps":
+        raise invalid(TRACE_HEADER, "must be steps")
+    if tenant.keys and not tenant.admin:
+        raise ApiError(403, f"{TRACE_HEADER}: only an admin's key may ask for it", code="not_allowed")
+    return True

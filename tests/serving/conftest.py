@@ -18,7 +18,7 @@ from starlette.types import Scope
 from backends.backend import CallPiece, Delta, Finish, Usage
 from classifier import Assessment
 from gateway.archive import Archive
-from gateway.config import Config, Engine, Price, Tenant, Tier
+from gateway.config import Config, Engine, Key, Price, Tenant, Tier
 from gateway.config import Server as Settings
 from gateway.dashboard.overview import Overview
 from gateway.dashboard.watch import Watch
@@ -38,6 +38,7 @@ TENANTS = {
     "hr_tenant": Tenant(name="tenant", tiers=("7b",), priority=5),
     "hr_nightly": Tenant(name="nightly", traffic="batch"),
     "hr_admin": Tenant(name="admin", admin=True),
+    "hr_keyed": Tenant(name="keyed", keys=(Key(prefix="hr_keyed", digest="0" * 64),)),
 }
 USAGE = Usage(prompt_tokens=12, completion_tokens=3, cached_tokens=8)
 

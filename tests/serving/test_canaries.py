@@ -45,10 +45,10 @@ SAID = [
 
 @dataclass
 class Heard:
-    """What the gateway has sent to its server, and to the collector of its traces."""
+    """What the gateway has sent to its server, and to the collector of its traces and metrics."""
 
     requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
-    traces: list[bytes] = field(default_factory=list)
+    told: list[bytes] = field(default_factory=list)
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +61,8 @@ def heard() -> Iterator[tuple[str, Heard]]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            if self.path == "/v1/traces":
-                heard.traces.append(body)
+            if self.path in ("/v1/traces", "/v1/metrics"):
+                heard.told.append(body)
                 return self.answer("application/x-protobuf", b"")
             heard.requests.append((self.path, {k.lower(): v for k, v in self.headers.items()}, body))
             if b"canary-refused" in body:
@@ -126,7 +126,7 @@ def leaks(tmp_path_factory: pytest.TempPathFactory, heard: tuple[str, Heard]) ->
         "log": log.read_bytes(),
         "terminal": "".join(said).encode(),
         "metrics": metrics,
-        "traces": b"".join(hears.traces),
+        "collector": b"".join(hears.told),
         "state": b"".join(path.read_bytes() for path in files),
         "errors": refusals.encode(),
     }
@@ -207,7 +207,7 @@ def test_no_key_is_written_anywhere(leaks: Leaks) -> None:
             assert key.encode() not in content, name
 
 
-@pytest.mark.parametrize("place", ["log", "terminal", "metrics", "traces", "state"])
+@pytest.mark.parametrize("place", ["log", "terminal", "metrics", "collector", "state"])
 def test_no_words_of_clients_or_models_are(leaks: Leaks, place: str) -> None:
     assert re.findall(rb"canary-[a-z-]+", leaks.places[place]) == []
 

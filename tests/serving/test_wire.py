@@ -380,6 +380,19 @@ def test_headers_reach_the_request(front: Any) -> None:
         assert (refused.status_code, error(refused.content)["param"]) == (400, "x-headrace-timeout-ms")
 
 
+def test_who_may_have_the_steps_of_the_engine_in_a_trace(front: Any) -> None:
+    def ask(key: str, asked: str = "steps") -> httpx.Response:
+        headers = {"x-headrace-trace": asked, "authorization": f"Bearer {key}"}
+        return httpx.post(f"{front.url}/v1/chat/completions", json=json.loads(BODY), headers=headers)
+
+    refused = ask("hr_keyed")
+    assert (refused.status_code, error(refused.content)["code"]) == (403, "not_allowed")
+    wrong = ask("hr_admin", "everything")
+    assert (wrong.status_code, error(wrong.content)["message"]) == (400, "x-headrace-trace: must be steps")
+    assert ask("hr_admin").status_code == ask("unknown").status_code == 200
+    assert [request.steps for request in front.dispatcher.requests] == [True, True]
+
+
 @pytest.mark.parametrize(
     ("key", "tier", "traffic"),
     [

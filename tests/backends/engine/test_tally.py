@@ -1,12 +1,13 @@
 """What is counted of answers: whether they begin in time, and whether they keep their pace."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from backends.engine.sequence import Sequence
 from backends.engine.tally import LONGEST_WAIT, SHORTEST_WAIT, Tally
-from backends.wire import GAPS, STEP_SIZES
+from backends.wire import GAPS, MAX_STEPS, STEP_SIZES, StepRun
 
 Make = Callable[..., Sequence]
 
@@ -73,3 +74,27 @@ def test_who_is_sent_away_is_told_how_long_the_queue_takes(sequence: Make) -> No
     assert tally.patience(40, 50.0) == pytest.approx(40 / 2 * 0.5, rel=0.05)
     assert tally.patience(0, 50.0) == SHORTEST_WAIT
     assert tally.patience(40, 5000.0) == LONGEST_WAIT
+
+
+def test_the_steps_of_a_sequence_are_told_where_they_are_asked_for(rig: Callable[..., Any]) -> None:
+    engine = rig()
+    watched = engine.submit([5] * 40, 3, steps=True)
+    other = engine.submit([6] * 4, 8)
+    while engine.engine.has_work:
+        engine.now += 0.25  # between steps
+        engine.step()
+    steps = watched.last.timings.steps
+    assert sum(step.tokens for step in steps) == 42 and [step.tokens for step in steps[-2:]] == [1, 1]
+    assert all(step.began <= step.ended for step in steps)
+    assert [step.began for step in steps] == sorted({step.began for step in steps})
+    assert steps[0].total == 32 and {step.rows for step in steps} <= {1, 2}
+    assert watched.last.timings.arrived <= steps[0].began and steps[-1].ended <= watched.last.timings.finished
+    assert other.last.timings.steps == ()
+
+
+def test_not_more_of_them_than_a_message_should_hold(sequence: Make) -> None:
+    tally, one = Tally(1), sequence([1, 2], steps=[])
+    for number in range(MAX_STEPS + 5):
+        tally.ran([(one, 1)], float(number), number + 0.5)
+    assert one.steps is not None and len(one.steps) == MAX_STEPS
+    assert one.steps[0] == StepRun(0.0, 0.5, 1, 1, 1)

@@ -22,7 +22,7 @@ from gateway import cascade
 from gateway.cascade import Plan
 from gateway.cascade_metrics import CascadeMetrics
 from gateway.config import Telemetry
-from gateway.ledger import Ledger
+from gateway.ledger import Entry, Ledger
 from gateway.request import Route
 from gateway.telemetry import Traces
 from gateway.tiers import Replica, Tier
@@ -34,7 +34,7 @@ def route(*order: str) -> Route:
     return Route(order=order, reason="because", assessment=None)
 
 
-def start(tier: Tier, replica: Replica, watched: bool) -> AsyncGenerator[Delta, None]:
+def start(tier: Tier, replica: Replica, entry: Entry, watched: bool) -> AsyncGenerator[Delta, None]:
     prompt = Prompt(text="x")
     return replica.backend.stream(Generation(id="1", prompt=prompt, ids=[1], sampling=Sampling(max_tokens=5)))
 

@@ -458,6 +458,15 @@ async def test_it_does_not_wait_for_ever(tmp_path: Path, backend: Make, tier_of:
     assert refused.value.status == 503
 
 
+async def test_steps_in_a_trace_that_nobody_gets_are_refused(
+    tmp_path: Path, backend: Make, tier_of: Make
+) -> None:
+    gateway = Gateway(tmp_path, [tier_of("7b", backend("7b/0"))])
+    with pytest.raises(ApiError, match="x-headrace-trace: this gateway exports no traces") as refused:
+        await gateway.say("Hi", steps=True)
+    assert (refused.value.status, gateway.limits.reserved) == (400, [])
+
+
 async def test_another_tier_spares_the_wait(tmp_path: Path, backend: Make, tier_of: Make) -> None:
     dead = backend("7b/0", available=False, recovering=True)
     gateway = Gateway(tmp_path, [tier_of("7b", dead), tier_of("13b", backend("13b/0"))])

@@ -69,7 +69,9 @@ class Rig:
             attempts=judges.attempts(Tenant(name="acme"), "7b"), escalations=escalations,
         )  # fmt: skip
 
-    def _start(self, tier: Tier, replica: Replica, watched: bool) -> AsyncGenerator[Delta, None]:
+    def _start(
+        self, tier: Tier, replica: Replica, entry: Entry, watched: bool
+    ) -> AsyncGenerator[Delta, None]:
         self.watched.append(watched)
         return replica.backend.stream(tier.name)  # type: ignore[arg-type]
 
@@ -234,7 +236,7 @@ async def test_a_slow_answer_is_not_held_back_for_ever(rig: Rig, first: int) -> 
             yield delta
         await asyncio.sleep(3600)
 
-    def start(tier: Tier, replica: Replica, watched: bool) -> AsyncGenerator[Delta, None]:
+    def start(tier: Tier, replica: Replica, entry: Entry, watched: bool) -> AsyncGenerator[Delta, None]:
         return slow() if tier.name == "7b" else replica.backend.stream(tier.name)  # type: ignore[arg-type]
 
     attempt = await rig.run(start=start, hold_ms=40.0)
@@ -301,7 +303,7 @@ async def test_the_next_tier_reads_while_confidence_sags(rig: Rig, later: float)
                 await asyncio.sleep(0)
                 yield delta
 
-    attempt = await rig.run(start=lambda tier, replica, watched: slowly(tier, replica))
+    attempt = await rig.run(start=lambda tier, replica, entry, watched: slowly(tier, replica))
     needed = later < 0
     assert rig.backends["13b"].warmed == ["13b"] and rig.backends["70b"].warmed == []
     assert attempt.tier.name == ("13b" if needed else "7b")

@@ -9,15 +9,17 @@ from dataclasses import dataclass, field
 from statistics import quantiles
 from typing import Any
 
+import msgspec
 import pytest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from backends.backend import Delta, Generation, Overloaded, Sampling, Timings, Usage
 from backends.prompt import ChatMessage, Prompt
+from backends.wire import StepRun
 from gateway.config import Telemetry
 from gateway.errors import ApiError
-from gateway.ledger import Stage
+from gateway.ledger import ESCALATED, Entry, Stage
 from gateway.telemetry import FLUSH_TIMEOUT, Traces
 from gateway.tiers import Replica
 
@@ -79,8 +81,12 @@ def generation(**options: Any) -> Generation:
     return Generation(**fields)
 
 
+def entry() -> Entry:
+    return Entry(tier="7b", replica="7b/0")
+
+
 async def run(traces: Traces, backend: Scripted, **options: Any) -> list[Delta]:
-    async with aclosing(traces.attempt("7b", Replica(backend, "small"), generation(**options))) as deltas:
+    async with aclosing(traces.attempt(entry(), Replica(backend, "small"), generation(**options))) as deltas:
         return [delta async for delta in deltas]
 
 
@@ -158,7 +164,7 @@ async def test_the_attributes_of_an_attempt(
         "gen_ai.request.temperature": 0.5, "gen_ai.request.top_p": 1.0, "gen_ai.request.top_k": 3,
         "gen_ai.response.finish_reasons": ["stop"], "gen_ai.usage.input_tokens": 7,
         "gen_ai.usage.output_tokens": 2, cached: 5, "headrace.tier": "7b", "headrace.replica": "7b/0",
-        "headrace.complete": True,
+        "headrace.complete": True, "headrace.outcome": "answered",
     }  # fmt: skip
     assert attributes(collector.spans()["text_completion 7b"])["gen_ai.operation.name"] == "text_completion"
 
@@ -177,6 +183,7 @@ async def test_an_error_is_told_by_its_code_and_ends_every_span(collector: Any) 
     await traces.close()
     spans = collector.spans()
     errors = {name: attributes(span)["error.type"] for name, span in spans.items()}
+    assert attributes(spans["chat 7b"])["headrace.outcome"] == "server_is_overloaded"
     assert errors == {
         "POST /v1/completions": "server_is_overloaded",
         "chat 7b": "server_is_overloaded",
@@ -207,7 +214,7 @@ async def test_spans_end_when_a_generator_is_closed_early(collector: Any) -> Non
     """From another task, too: a generator's span is never the current one of whoever pulls it."""
     traces = Traces(Telemetry(otlp_endpoint=collector.url))
     with traces.request("POST", "/v1/chat/completions", {}):
-        deltas = traces.attempt("7b", Replica(Scripted(WHOLE[:1], hangs=True), "small"), generation())
+        deltas = traces.attempt(entry(), Replica(Scripted(WHOLE[:1], hangs=True), "small"), generation())
         await anext(deltas)
         await asyncio.create_task(_close(deltas))
     await traces.close()
@@ -215,7 +222,45 @@ async def test_spans_end_when_a_generator_is_closed_early(collector: Any) -> Non
     assert set(spans) == {"POST /v1/chat/completions", "chat 7b"}
     assert spans["chat 7b"].status.code == Status.STATUS_CODE_UNSET
     assert attributes(spans["chat 7b"])["headrace.complete"] is False
+    assert attributes(spans["chat 7b"])["headrace.outcome"] == "aborted"
     assert spans["chat 7b"].parent_span_id == spans["POST /v1/chat/completions"].span_id
+
+
+async def test_what_became_of_a_judged_answer(collector: Any) -> None:
+    """Whoever judges it has the last delta already, and closes it then."""
+    traces = Traces(Telemetry(otlp_endpoint=collector.url))
+    judged = entry()
+    deltas = traces.attempt(judged, Replica(Scripted(WHOLE), "small"), generation())
+    while (await anext(deltas)).usage is None:
+        pass
+    judged.confidence = 0.25
+    judged.ends(ESCALATED)
+    await deltas.aclose()
+    await traces.close()
+    said = attributes(collector.spans()["chat 7b"])
+    assert (said["headrace.outcome"], said["headrace.confidence"]) == ("escalated", 0.25)
+    assert said["headrace.complete"] is True
+
+
+async def test_the_steps_of_an_engine_where_they_are_asked_for(collector: Any) -> None:
+    steps = (
+        StepRun(1000.5, 1001.0, 30, 1, 30),
+        StepRun(1001.0, 1001.5, 10, 4, 13),
+        StepRun(1002.5, 1003.0, 1, 5, 5),
+    )
+    timings = Timings(arrived=1000.0, scheduled=1000.5, first_token=1001.5, finished=1003.0, steps=steps)
+    traces = Traces(Telemetry(otlp_endpoint=collector.url))
+    await run(traces, Scripted([msgspec.structs.replace(WHOLE[-1], timings=timings)]), steps=True)
+    await traces.close()
+    spans = collector.spans()
+    ran = [span for span in collector.all_spans() if span.name == "engine.step"]
+    parents = [spans[f"engine.{name}"].span_id for name in ("prefill", "prefill", "decode")]
+    assert [span.parent_span_id for span in ran] == parents
+    assert [span.start_time_unix_nano / 1e9 for span in ran] == [1000.5, 1001.0, 1002.5]
+    assert [span.end_time_unix_nano / 1e9 for span in ran] == [1001.0, 1001.5, 1003.0]
+    assert attributes(ran[1]) == {
+        "headrace.step.tokens": 10, "headrace.step.rows": 4, "headrace.step.total_tokens": 13,
+    }  # fmt: skip
 
 
 async def _close(deltas: AsyncGenerator[Delta, None]) -> None:

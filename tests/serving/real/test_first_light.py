@@ -16,6 +16,7 @@ import httpx
 import openai
 import pytest
 from openai import OpenAI
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from gateway.configfile import load_config
@@ -270,11 +271,15 @@ def test_one_trace_from_the_client_to_the_engine(
     tmp_path: Path, start_serving: Callable[..., Any], write_config: Callable[..., Path]
 ) -> None:
     received: list[ExportTraceServiceRequest] = []
+    measured: list[ExportMetricsServiceRequest] = []
 
     class Collector(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            received.append(ExportTraceServiceRequest.FromString(body))
+            if self.path == "/v1/traces":
+                received.append(ExportTraceServiceRequest.FromString(body))
+            else:
+                measured.append(ExportMetricsServiceRequest.FromString(body))
             self.send_response(200)
             self.end_headers()
 
@@ -290,7 +295,7 @@ def test_one_trace_from_the_client_to_the_engine(
             answer = httpx.post(
                 f"{running.url}/v1/chat/completions",
                 json={"model": "auto", "messages": ASK, "max_tokens": 4},
-                headers={"traceparent": f"00-{trace}-b7ad6b7169203331-01"},
+                headers={"traceparent": f"00-{trace}-b7ad6b7169203331-01", "x-headrace-trace": "steps"},
                 timeout=60,
             )
             assert answer.status_code == 200
@@ -307,12 +312,24 @@ def test_one_trace_from_the_client_to_the_engine(
     ]
     names = {span.name for span in spans}
     assert names >= {
-        "POST /v1/chat/completions", "headrace.recall", "headrace.reserve", "headrace.prefix", "headrace.classify",
-        "headrace.route", "chat 7b", "engine.queue", "engine.prefill", "engine.decode",
+        "POST /v1/chat/completions", "headrace.auth", "headrace.recall", "headrace.reserve", "headrace.prefix",
+        "headrace.classify", "headrace.route", "chat 7b", "engine.queue", "engine.prefill", "engine.decode",
+        "engine.step", "headrace.settle",
     }  # fmt: skip
     by_name = {span.name: span for span in spans}
     assert by_name["POST /v1/chat/completions"].parent_span_id.hex() == "b7ad6b7169203331"
     assert by_name["engine.decode"].parent_span_id == by_name["chat 7b"].span_id
+    steps = [span for span in spans if span.name == "engine.step"]
+    assert len(steps) >= 4 and {span.parent_span_id for span in steps} == {
+        by_name["engine.prefill"].span_id,
+        by_name["engine.decode"].span_id,
+    }
+    names = {
+        metric.name
+        for resource in measured[-1].resource_metrics
+        for metric in resource.scope_metrics[0].metrics
+    }
+    assert "gen_ai.server.time_to_first_token" in names and "gen_ai.client.token.usage" in names
     assert not any(b"capital of France" in export.SerializeToString() for export in received)
 
 
