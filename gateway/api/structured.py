@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from backends.wire import MAX_GRAMMAR, Grammar
+from gateway.api.schemas import ENDLESS, endless
 from gateway.api.strictjson import Path, invalid
 
 MAX_CHOICES = 1024
@@ -82,9 +83,8 @@ class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
     def _grammar(self, path: Path) -> Grammar:
         if self.json is not None:
-            return _of_schema(
-                _decoded(self.json, f"{path}.json") if isinstance(self.json, str) else self.json
-            )
+            schema = _decoded(self.json, f"{path}.json") if isinstance(self.json, str) else self.json
+            return _of_schema(schema, f"{path}.json")
         if self.regex is not None:
             return Grammar("regex", self.regex)
         if self.choice is not None:
@@ -105,21 +105,25 @@ STRUCTURED_OFF: Mapping[str, tuple[Any, ...]] = {
 def grammar_of(
     format: Text | JsonObject | JsonSchema | FlatSchema | BareSchema, path: Path
 ) -> Grammar | None:
-    """None where anything goes. `path`: of the format. Raises ApiError 400 for a schema that is too long."""
+    """None where anything goes. `path`: of the format. Raises ApiError 400 for a schema that is too long or endless."""
     match format:
         case Text():
             return None
         case JsonObject():
             return ANY_OBJECT
         case JsonSchema():
-            return _checked(_of_schema(format.json_schema.schema), f"{path}.json_schema.schema")
-    return _checked(_of_schema(format.schema), f"{path}.schema")
+            path, schema = f"{path}.json_schema.schema", format.json_schema.schema
+        case _:
+            path, schema = f"{path}.schema", format.schema
+    return _checked(_of_schema(schema, path), path)
 
 
-def _of_schema(schema: Schema | None) -> Grammar:
+def _of_schema(schema: Schema | None, path: Path) -> Grammar:
     """Properties are asked for in the order of the schema, so it is kept."""
     if schema is None:
         return ANY_OBJECT
+    if endless(schema):
+        raise invalid(path, ENDLESS)
     return Grammar("json_schema", msgspec.json.encode(schema).decode())
 
 

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from backends.prompt import MAX_DEPTH, ChatMessage, Prompt, Tool, ToolChoice, deeper_than
+from gateway.api.schemas import ENDLESS, endless
 from gateway.api.strictjson import Path, invalid
 
 MAX_TOOLS = 128
@@ -44,7 +45,10 @@ def check(tools: Sequence[Tool], choice: ToolChoice, fields: Fields) -> None:
             raise invalid(fields.name.format(number), f"{tool.name!r} is there twice")
         names.add(tool.name)
         if tool.parameters is not None:
-            _check_schema(tool.parameters, fields.schema.format(number))
+            path = fields.schema.format(number)
+            _check_schema(tool.parameters, path)
+            if _is_held(tool, choice) and endless(tool.parameters):
+                raise invalid(path, ENDLESS)
     if choice.name is not None and choice.name not in names:
         raise invalid(fields.chosen, f"there is no tool {choice.name[:64]!r}")
     for number, name in enumerate(choice.allowed or ()):
@@ -52,6 +56,13 @@ def check(tools: Sequence[Tool], choice: ToolChoice, fields: Fields) -> None:
             raise invalid(fields.allowed.format(number), f"there is no tool {name[:64]!r}")
     if choice.mode == "required" and not tools:
         raise invalid("tool_choice", "there are no tools to be called")
+
+
+def _is_held(tool: Tool, choice: ToolChoice) -> bool:
+    """Whether the arguments of its calls must follow its schema."""
+    if choice.mode == "none" or not choice.admits(tool):
+        return False
+    return tool.strict or choice.mode == "required" or choice.allowed is not None
 
 
 def _check_schema(schema: dict[str, Any], path: Path) -> None:

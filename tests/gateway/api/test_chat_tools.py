@@ -18,6 +18,7 @@ WEATHER: dict[str, Any] = {
     "function": {"name": "weather", "description": "Of a city", "parameters": SCHEMA, "strict": True},
 }
 NOW: dict[str, Any] = {"type": "function", "function": {"name": "now"}}
+ENDLESS: dict[str, Any] = {"type": "object", "properties": {"me": {"$ref": "#"}}, "required": ["me"]}
 NAMED: dict[str, Any] = {"type": "function", "function": {"name": "now"}}
 ASK: dict[str, Any] = {"role": "user", "content": "What is the weather?"}
 
@@ -74,6 +75,11 @@ class TestBody:
     def test_choice(self, fields: dict[str, Any], choice: ToolChoice) -> None:
         assert parse(tools=[WEATHER, NOW], **fields).to_prompt().tool_choice == choice
 
+    def test_a_schema_without_end_that_nobody_is_held_to_is_only_told(self) -> None:
+        parse(tools=[function(parameters=ENDLESS)])
+        parse(tools=[function(parameters=ENDLESS, strict=True)], tool_choice="none")
+        parse(tools=[NOW, function(parameters=ENDLESS, strict=True)], tool_choice=NAMED)
+
     @pytest.mark.parametrize("off", [{}, {"tools": []}, {"tools": None}])
     @pytest.mark.parametrize("choice", ["none", "auto", None])
     def test_without_tools_there_is_nothing_to_choose(self, off: dict[str, Any], choice: str | None) -> None:
@@ -112,6 +118,9 @@ class TestBody:
             ({"tools": [function(parameters=[])]}, "tools[0].function.parameters"),
             ({"tools": [function(parameters={"type": "string"})]}, "tools[0].function.parameters.type"),
             ({"tools": [NOW, function(parameters={"d": "x" * 70_000})]}, "tools[1].function.parameters"),
+            ({"tools": [function(parameters=ENDLESS, strict=True)]}, "tools[0].function.parameters"),
+            ({"tools": [NOW, function(parameters=ENDLESS)], "tool_choice": "required"},
+             "tools[1].function.parameters"),
             ({"tools": [function(parameters=json.loads('{"a":' * 80 + "1" + "}" * 80))]},
              "tools[0].function.parameters"),
             ({"tools": [function(odd=1)]}, "tools[0].function.odd"),

@@ -117,6 +117,7 @@ def test_choices_are_meant_as_they_are_written(choices: list[str]) -> None:
     assert not re.fullmatch(grammar.source, "".join(choices) + "x")
 
 
+ENDLESS: dict[str, Any] = {"type": "object", "properties": {"me": {"$ref": "#"}}, "required": ["me"]}
 LONG = {"enum": ["x" * MAX_GRAMMAR]}
 
 
@@ -129,6 +130,8 @@ LONG = {"enum": ["x" * MAX_GRAMMAR]}
         ("chat", {"response_format": named("{}")}, "response_format.json_schema.schema"),
         ("chat", {"response_format": named(extra=1)}, "response_format.json_schema.extra"),
         ("chat", {"response_format": named(LONG)}, "response_format.json_schema.schema"),
+        ("chat", {"response_format": named(ENDLESS)}, "response_format.json_schema.schema"),
+        ("chat", {"structured_outputs": {"json": json.dumps(ENDLESS)}}, "structured_outputs.json"),
         ("chat", {"structured_outputs": {}}, "structured_outputs"),
         ("chat", {"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs"),
         ("chat", {"structured_outputs": {"json": "{"}}, "structured_outputs.json"),
@@ -149,6 +152,8 @@ LONG = {"enum": ["x" * MAX_GRAMMAR]}
         ("responses", {"structured_outputs": {"regex": "a"}}, "structured_outputs"),
         ("messages", {"output_config": {"effort": "low"}}, "output_config.effort"),
         ("messages", {"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
+        ("messages", {"output_config": {"format": {"type": "json_schema", "schema": ENDLESS}}},
+         "output_config.format.schema"),
         ("messages", {"output_format": {"type": "json_schema", "schema": {}}}, "output_format"),
     ],
 )  # fmt: skip
