@@ -8,7 +8,7 @@ Errors:
     └── Rejected                 the request itself cannot run here (context length, invalid field)
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Literal, Protocol
 
 import msgspec
@@ -105,6 +105,25 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage | None = None
     timings: Timings | None = None
     stopped_by: str | None = None
+    more: bool = False  # the next one is there already: whoever sends them on can do so in one piece
+
+
+def announced(deltas: Iterator[Delta]) -> Iterator[Delta]:
+    """The same of what has come at once, each but the last telling that there is `more`. Raises what `deltas` raises,
+    behind all that came before."""
+    before: Delta | None = None
+    failure: BackendError | None = None
+    try:
+        for delta in deltas:
+            if before is not None:
+                yield msgspec.structs.replace(before, more=True)
+            before = delta
+    except BackendError as error:
+        failure = error
+    if before is not None:
+        yield before
+    if failure is not None:
+        raise failure
 
 
 class Backend(Protocol):

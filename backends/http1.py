@@ -179,7 +179,8 @@ class _Connection(asyncio.Protocol):
 
     async def read(self) -> bytes | None:
         """What has come of the body; None at its end."""
-        await self._until(lambda: self._whole or bool(self._pieces))
+        if not (self._pieces or self._whole):
+            await self._until(lambda: self._whole or bool(self._pieces))
         if not self._pieces:
             return None
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from functools import partial
 
 import msgspec
@@ -16,6 +16,7 @@ from backends.backend import (
     Generation,
     Rejected,
     Unavailable,
+    announced,
 )
 from backends.deltas import DeltaReader
 from backends.link import EngineLink, EngineLost
@@ -122,8 +123,7 @@ class LocalBackend:
         hung = self._expect_end(generation.timeout, inbox)
         try:
             while not answer.ended:
-                delta = answer.take(await inbox.get())
-                if delta is not None:
+                for delta in announced(_come(answer, await inbox.get(), inbox)):
                     yield delta
         finally:
             if hung is not None:
@@ -240,3 +240,13 @@ class LocalBackend:
             self._on_event(event)
         except Exception:
             _log.exception("%s: nobody could use a %s event", self.name, type(event).__name__)
+
+
+def _come(
+    answer: DeltaReader, message: Output | Refused | BackendError | None, inbox: Inbox
+) -> Iterator[Delta]:
+    """What is said by this message and those that lie behind it. Raises BackendError."""
+    while message is not None:
+        if (delta := answer.take(message)) is not None:
+            yield delta
+        message = None if answer.ended or inbox.empty() else inbox.get_nowait()

@@ -21,6 +21,7 @@ from backends.backend import (
     Generation,
     Overloaded,
     Unavailable,
+    announced,
 )
 from backends.breaker import Breaker
 from backends.deadline import Deadline
@@ -171,10 +172,10 @@ class RemoteBackend:
             async with aclosing(self._pieces(path, body, generation, reply)) as pieces:
                 async for piece in pieces:
                     size += len(piece)
-                    for event in self._parse(parser, piece, size):
-                        if (delta := reply.take(event)) is not None:
-                            self._breaker.alive()
-                            yield delta
+                    events = self._parse(parser, piece, size)
+                    for delta in announced(filter(None, map(reply.take, events))):
+                        self._breaker.alive()
+                        yield delta
             last = reply.last()
             self._breaker.succeeded()
             yield last

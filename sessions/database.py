@@ -20,7 +20,7 @@ T = TypeVar("T")
 BUSY_SECONDS = (
     1.0  # how long to wait for other writers; a transaction of theirs takes well under a millisecond
 )
-MOST_LOGGED = 1000  # transactions
+MOST_LOGGED = 4000  # transactions, some ten kilobytes each; writers wait for the end of each move
 Synchronous = Literal["OFF", "NORMAL"]
 Work = Callable[[sqlite3.Connection], T]
 

@@ -128,7 +128,7 @@ class Generation(Generic[B, R]):
             last: Delta | None = None
             async for last in deltas:
                 if (ready := call.rendering.ready(last)) is not None:
-                    await stream.event(ready)
+                    await stream.event(ready, more=last.more)
                     continue
                 ended = finish_of(last) is not None and last.usage is None
                 if last.text or last.calls or last.scores or last.prompt or ended:

@@ -26,7 +26,9 @@ class EventStream:
         self._typed = typed
         self._send = send
         self._turn = asyncio.Lock()  # comments come from a task of their own
-        self._last = asyncio.get_running_loop().time()
+        self._loop = asyncio.get_running_loop()
+        self._last = self._loop.time()
+        self._kept: list[bytes] = []  # events that go with the next piece
 
     async def start(self, headers: Mapping[str, str]) -> None:
         """Send the status and the headers, unless a comment has done that already."""
@@ -41,9 +43,11 @@ class EventStream:
         if events:
             await self._write(self._frames(events))
 
-    async def event(self, data: bytes) -> None:
-        """One that is JSON already, and has no name."""
-        await self._write(b"data: %s\n\n" % data)
+    async def event(self, data: bytes, *, more: bool = False) -> None:
+        """One that is JSON already, and has no name. With `more`, it goes in one piece with what follows at once."""
+        self._kept.append(b"data: %s\n\n" % data)
+        if not more:
+            await self._write(b"")
 
     async def done(self, events: Sequence[Mapping[str, Any]]) -> None:
         """The end, with the last events of a complete answer."""
@@ -62,7 +66,7 @@ class EventStream:
 
     def quiet(self) -> float:
         """Seconds since anything was sent."""
-        return asyncio.get_running_loop().time() - self._last
+        return self._loop.time() - self._last
 
     async def comment(self, headers: Mapping[str, str]) -> None:
         """What clients pass over; it may have to start the stream."""
@@ -70,10 +74,13 @@ class EventStream:
         await self._write(b": keep-alive\n\n")
 
     async def _write(self, body: bytes, *, more: bool = True) -> None:
+        if self._kept:
+            body = b"".join([*self._kept, body])
+            self._kept.clear()
         await self._deliver({"type": "http.response.body", "body": body, "more_body": more})
 
     async def _deliver(self, message: dict[str, Any]) -> None:
-        self._last = asyncio.get_running_loop().time()
+        self._last = self._loop.time()
         async with self._turn:
             await self._send(message)
 
