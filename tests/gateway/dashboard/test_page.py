@@ -62,7 +62,7 @@ class Page:
 
         ActionChains(self.driver).key_down(CONTROL).send_keys(key).key_up(CONTROL).perform()
 
-    def until(self, what: Callable[[], Any], within: float = 15) -> None:
+    def until(self, what: Callable[[], Any], within: float = 120.0) -> None:
         deadline = time.monotonic() + within
         while not what():
             assert time.monotonic() < deadline, self.text("body")
