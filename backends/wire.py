@@ -199,6 +199,9 @@ GAPS = (
 STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
+REFUSALS = ("requests", "tokens")  # of which too many wait
+
+
 class Load(Message, frozen=True, kw_only=True):
     """How busy the engine is, and its counters since it started. Published on change, at most every 100 ms."""
 
@@ -232,6 +235,8 @@ class Load(Message, frozen=True, kw_only=True):
     gap_seconds: float = 0.0  # all of them together
     step_sizes: tuple[int, ...] = ()  # steps by STEP_SIZES, the last one for larger ones
     step_error: float = 0.0  # by which share of itself the last steps' predicted time was wrong
+    deferred: int = 0  # of `waiting`, those whose grammar is being compiled
+    refused: dict[str, int] = {}  # requests that found no place in the queue, by `REFUSALS`
     step_budget: float = 0.0  # seconds that the last step was to take at most; 0: nothing could be foretold
 
 

@@ -63,7 +63,8 @@ class Epilogue:
 
     def _measure(self, last: Delta, usage: Usage) -> None:
         seconds = time.monotonic() - self.started
-        self.metrics.generation(self.attempt.replica.name, usage, last.timings)
+        replica, asked = self.attempt.replica.name, self.request
+        self.metrics.generation(replica, usage, last.timings, asked.n, asked.max_tokens)
         self.metrics.answered(self.attempt.tier.name, self.first_text, seconds, usage.completion_tokens)
 
 

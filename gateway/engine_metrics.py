@@ -9,7 +9,7 @@ from typing import get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from backends.backend import Timings, Usage
-from backends.wire import GAPS, STEP_SIZES, EngineConfig, FinishReason, Load
+from backends.wire import GAPS, REFUSALS, STEP_SIZES, EngineConfig, FinishReason, Load
 from gateway.schedule_metrics import ScheduleMetrics
 from gateway.tallied import TalliedHistogram
 
@@ -56,6 +56,14 @@ ENGINE_SIZES = {
     "prompt_tokens": ("vllm:request_prompt_tokens", "Tokens of one prompt."),
     "completion_tokens": ("vllm:request_generation_tokens", "Tokens of one answer."),
 }
+ENGINE_WISHES = {
+    "n": ("vllm:request_params_n", (1, 2, 5, 10, 20), "Answers asked for to one prompt."),
+    "max_tokens": (
+        "vllm:request_params_max_tokens",
+        SIZE_BUCKETS,
+        "Tokens of an answer at most, where it was said.",
+    ),
+}
 # Fields of `Load` with counts by size, and that of their sum.
 ENGINE_TALLIES = {
     "gaps": (
@@ -88,6 +96,11 @@ class EngineMetrics:
 
         self._running = gauge("vllm:num_requests_running", "Sequences in the batch.")
         self._waiting = gauge("vllm:num_requests_waiting", "Sequences in the queue.")
+        self._waiting_by_reason = gauge(
+            "vllm:num_requests_waiting_by_reason",
+            "Those in the queue: for room in the batch (capacity), or for their grammar (deferred).",
+            "reason",
+        )
         self._usage = gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use by sequences, 0 to 1.")
         self._config = gauge(
             "vllm:cache_config_info",
@@ -98,6 +111,10 @@ class EngineMetrics:
         self._finished = Counter(
             "vllm:request_success", "Requests ended, by reason.", (*ENGINE_LABELS, "finished_reason"),
             registry=registry,
+        )  # fmt: skip
+        self._rejections = Counter(
+            "vllm:admission_rejections", "Requests that found no place in the queue, by what there was too much of.",
+            ("model_name", "reason"), registry=registry,
         )  # fmt: skip
         self._counters = {
             field: Counter(name, text, ENGINE_LABELS, registry=registry)
@@ -111,6 +128,10 @@ class EngineMetrics:
             field: Histogram(name, text, ENGINE_LABELS, buckets=SIZE_BUCKETS, registry=registry)
             for field, (name, text) in ENGINE_SIZES.items()
         }
+        self._wishes = {
+            key: Histogram(name, text, ENGINE_LABELS, buckets=buckets, registry=registry)
+            for key, (name, buckets, text) in ENGINE_WISHES.items()
+        }
         self._tallies = {
             field: TalliedHistogram(name, text, ENGINE_LABELS, buckets=ends, registry=registry)
             for field, (_, ends, name, text) in ENGINE_TALLIES.items()
@@ -121,9 +142,11 @@ class EngineMetrics:
 
     def _start_at_zero(self, engine: str) -> None:
         self.idle(engine)
-        histograms = (*self._times.values(), *self._sizes.values(), *self._tallies.values())
-        for series in (*self._counters.values(), *histograms):
+        sizes = (*self._sizes.values(), *self._wishes.values())
+        for series in (*self._counters.values(), *self._times.values(), *sizes, *self._tallies.values()):
             series.labels(self._models[engine], engine)
+        for reason in REFUSALS:
+            self._rejections.labels(self._models[engine], reason)
         for reason in get_args(FinishReason):
             self._finished.labels(self._models[engine], engine, reason)
 
@@ -138,12 +161,14 @@ class EngineMetrics:
         if engine in self._models:
             for gauge in (self._running, self._waiting, self._usage):
                 gauge.labels(self._models[engine], engine).set(0)
+            self._wait(engine, 0, 0)
             self._schedule.idle(engine)
 
     def load(self, load: Load) -> None:
         labels = (self._models[load.engine], load.engine)
         self._running.labels(*labels).set(load.running)
         self._waiting.labels(*labels).set(load.waiting)
+        self._wait(load.engine, load.waiting - load.deferred, load.deferred)
         used = load.blocks_total - load.blocks_free - load.blocks_cached
         self._usage.labels(*labels).set(used / load.blocks_total if load.blocks_total else 0)
         before = self._seen.get(load.engine)
@@ -154,6 +179,9 @@ class EngineMetrics:
         for reason in get_args(FinishReason):
             seen = before.finished.get(reason, 0) if before else 0
             self._finished.labels(*labels, reason).inc(load.finished.get(reason, 0) - seen)
+        for reason in REFUSALS:
+            seen = before.refused.get(reason, 0) if before else 0
+            self._rejections.labels(labels[0], reason).inc(load.refused.get(reason, 0) - seen)
         for field, histogram in self._tallies.items():
             total = ENGINE_TALLIES[field][0]
             counts = _risen(getattr(load, field), getattr(before, field) if before else ())
@@ -163,12 +191,20 @@ class EngineMetrics:
         self._schedule.load(load, before)
         self._seen[load.engine] = load
 
-    def generation(self, engine: str, usage: Usage, timings: Timings) -> None:
+    def _wait(self, engine: str, capacity: int, deferred: int) -> None:
+        labels = self._models[engine], engine
+        self._waiting_by_reason.labels(*labels, "capacity").set(capacity)
+        self._waiting_by_reason.labels(*labels, "deferred").set(deferred)
+
+    def generation(self, engine: str, usage: Usage, timings: Timings, n: int, max_tokens: int | None) -> None:
         labels = (self._models[engine], engine)
         for key, seconds in durations(timings, usage.completion_tokens).items():
             self._times[key].labels(*labels).observe(seconds)
         for field, sizes in self._sizes.items():
             sizes.labels(*labels).observe(getattr(usage, field))
+        self._wishes["n"].labels(*labels).observe(n)
+        if max_tokens is not None:
+            self._wishes["max_tokens"].labels(*labels).observe(max_tokens)
 
 
 def _risen(now: Sequence[int], before: Sequence[int]) -> list[int]:

@@ -282,10 +282,12 @@ class Metrics:
         """An engine is not there, so nothing runs in it."""
         self._engines.idle(engine)
 
-    def generation(self, engine: str, usage: Usage, timings: Timings | None) -> None:
-        """The times of a generation that ended by itself. Nothing is known of remote servers' insides."""
+    def generation(
+        self, engine: str, usage: Usage, timings: Timings | None, n: int = 1, max_tokens: int | None = None
+    ) -> None:
+        """One that ended by itself. `n`, `max_tokens`: as asked for. Nothing is known of remote servers' insides."""
         if timings is not None:
-            self._engines.generation(engine, usage, timings)
+            self._engines.generation(engine, usage, timings, n, max_tokens)
 
     def restarts(self, engine: str, total: int) -> None:
         """How often this engine was started again since the gateway began."""

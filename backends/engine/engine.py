@@ -132,11 +132,12 @@ class Engine:
         """Why there is no place in the queue for `submit`; None where there is."""
         waiting = self._scheduler.waiting
         rows = self._scheduler.free_rows(batch=submit.traffic == "batch")
-        message = self._queue_limits.excess(waiting, self._compiling.sequences, submit, rows)
-        if message is None:
+        excess = self._queue_limits.excess(waiting, self._compiling.sequences, submit, rows)
+        if excess is None:
             return None
+        self._tally.refused(excess.reason)
         retry_after = self._tally.patience(len(waiting), self._clock())
-        return Refused(id=submit.id, code="overloaded", message=message, retry_after=retry_after)
+        return Refused(id=submit.id, code="overloaded", message=excess.message, retry_after=retry_after)
 
     def _sequence(self, sender: bytes, submit: Submit, index: int) -> Sequence:
         now = self._clock()
@@ -346,6 +347,7 @@ class Engine:
             running_batch=sum(sequence.batch for sequence in queues.running),
             paused=len(queues.running) - len(queues.rows()),
             waiting=len(queues.waiting) + len(self._compiling),
+            deferred=len(self._compiling),
             waiting_batch=sum(sequence.batch for sequence in queues.waiting),
             waiting_tokens=queues.waiting.tokens,
             band=self._scheduler.bands.index,

@@ -6,10 +6,18 @@ twice the limit in all.
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from backends.engine.sequence import Sequence
 from backends.engine.waiting import WaitingQueue
 from backends.wire import Submit
+
+
+class Excess(NamedTuple):
+    """Of what too much waits (one of `backends.wire.REFUSALS`), and the same in words."""
+
+    reason: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +29,7 @@ class QueueLimits:
 
     def excess(
         self, waiting: WaitingQueue, compiling: Collection[Sequence], submit: Submit, free_rows: int
-    ) -> str | None:
+    ) -> Excess | None:
         """Why there is no place for `submit`; None where there is.
 
         `compiling`: who waits for a grammar. `free_rows`: who came since the last step waits only until the next one
@@ -37,8 +45,8 @@ class QueueLimits:
         if requests >= self.requests and (
             len(own) >= self.requests // parts or requests >= 2 * self.requests
         ):
-            return f"{self.requests} requests are waiting already"
+            return Excess("requests", f"{self.requests} requests are waiting already")
         own_tokens = sum(len(sequence.ids) for sequence in own) + len(submit.prompt)
         if tokens > self.tokens and (own_tokens > self.tokens // parts or tokens > 2 * self.tokens):
-            return f"requests with {waiting.tokens} tokens are waiting already"
+            return Excess("tokens", f"requests with {waiting.tokens} tokens are waiting already")
         return None

@@ -20,6 +20,7 @@ class Tally:
     def __init__(self, bands: int) -> None:
         self._counts: Counter[str] = Counter()
         self._finished: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
         self._in_time = [0] * bands
         self._late = [0] * bands
         self._gaps = [0] * (len(GAPS) + 1)
@@ -76,6 +77,10 @@ class Tally:
         if said - 1 >= PACE * (now - sequence.first_token):
             self._counts["streams_at_pace"] += 1
 
+    def refused(self, reason: str) -> None:
+        """A request has found no place in the queue. `reason`: one of `backends.wire.REFUSALS`."""
+        self._refused[reason] += 1
+
     def patience(self, waiting: int, now: float) -> float:
         """Seconds until half of those that wait now should have started, as fast as the last ones have."""
         if not self._starts or now <= self._starts[0]:
@@ -92,6 +97,7 @@ class Tally:
         counts: dict[str, Any] = {name: self._counts[name] for name in names}
         return counts | {
             "finished": dict(self._finished),
+            "refused": dict(self._refused),
             "first_in_time": tuple(self._in_time),
             "first_late": tuple(self._late),
             "gaps": tuple(self._gaps),

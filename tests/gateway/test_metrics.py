@@ -76,6 +76,10 @@ FROM_THE_START = [
         )
     ],
     ("vllm:request_success_total", {**SMALL, "finished_reason": "length"}),
+    ("vllm:num_requests_waiting_by_reason", {**SMALL, "reason": "deferred"}),
+    ("vllm:admission_rejections_total", {"model_name": "small", "reason": "tokens"}),
+    ("vllm:request_params_n_count", SMALL),
+    ("vllm:request_params_max_tokens_count", SMALL),
     ("headrace_requests_total", {"endpoint": "chat", "tier": "7b", "status": "200", "error_code": "none"}),
     ("headrace_requests_total", {"endpoint": "chat", "tier": "7b", "status": "200", "error_code": "engine_died"}),
     ("headrace_route_decisions_total", {"tier": "13b", "reason": "classifier"}),
@@ -128,6 +132,20 @@ def test_what_an_engine_says_of_itself(metrics: Metrics) -> None:
     assert value(metrics, "vllm:prefix_cache_hits_total", **SMALL) == 40
     other = {"model_name": "middle", "engine": "13b/0"}
     assert value(metrics, "vllm:num_requests_running", **other) == 0
+
+
+def test_why_requests_wait_and_why_they_are_turned_away(metrics: Metrics) -> None:
+    waiting, rejected = "vllm:num_requests_waiting_by_reason", "vllm:admission_rejections_total"
+    metrics.load(load(waiting=5, deferred=2, refused={"requests": 3}))
+    assert value(metrics, waiting, **SMALL, reason="capacity") == 3
+    assert value(metrics, waiting, **SMALL, reason="deferred") == 2
+    metrics.load(load(refused={"requests": 4, "tokens": 1}))
+    metrics.load(load("b", refused={"tokens": 1}))
+    assert value(metrics, rejected, model_name="small", reason="requests") == 4
+    assert value(metrics, rejected, model_name="small", reason="tokens") == 2
+    metrics.load(load("c", waiting=5))
+    metrics.idle("7b/0")
+    assert value(metrics, waiting, **SMALL, reason="capacity") == 0
 
 
 def test_totals_go_on_where_a_restarted_engine_begins_again_at_0(metrics: Metrics) -> None:
@@ -185,8 +203,10 @@ def test_an_engine_nobody_knows_is_refused(metrics: Metrics) -> None:
 def test_the_times_of_a_generation(metrics: Metrics) -> None:
     timings = Timings(arrived=100.0, scheduled=100.5, first_token=101.5, finished=103.5)
     usage = Usage(prompt_tokens=7, completion_tokens=5)
-    metrics.generation("7b/0", usage, timings)
+    metrics.generation("7b/0", usage, timings, 2, 40)
     metrics.generation("70b/0", usage, None)  # a remote one
+    assert value(metrics, "vllm:request_params_n_sum", **SMALL) == 2
+    assert value(metrics, "vllm:request_params_max_tokens_sum", **SMALL) == 40
     for name, seconds in {
         "time_to_first_token_seconds": 1.5,
         "request_time_per_output_token_seconds": 0.5,

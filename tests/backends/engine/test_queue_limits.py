@@ -46,6 +46,8 @@ def test_who_waits_for_a_grammar_waits_too(rig: Make, grammar: Grammar | None) -
     engine = rig(max_sequences=1, max_waiting=12)
     assert places(engine, "a", grammar=grammar) == 1 + 12
     assert places(engine, "a") == 0
+    load = engine.engine.load()
+    assert load.refused == {"requests": 2} and (load.deferred > 0) == (grammar is not None)
     assert places(engine, "b", grammar=grammar) == 6
     engine.run()
 
@@ -54,6 +56,7 @@ def test_tokens_are_parted_likewise(rig: Make) -> None:
     engine = rig(max_sequences=1, max_waiting_tokens=60)
     assert places(engine, "a") == 6  # of ten tokens each
     assert [places(engine, tenant) for tenant in "bca"] == [3, 2, 0]
+    assert engine.engine.load().refused == {"tokens": 4}
     engine.run()
 
 
