@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
+from threadpoolctl import ThreadpoolController
 
 from classifier import Task
 from classifier.confidence import AFTER, OUTLIER, Finish, Floats, Rule, Trace, features
@@ -19,6 +20,9 @@ from classifier.measures import auc, calibration_error, log_loss
 FEWEST_GOOD, FEWEST_BAD = 30, 10  # answers of a task, without which nothing is fitted
 FOLDS = 5
 PENALTIES = (0.01, 0.05, 0.3)  # inverse strengths, chosen by held-out likelihood
+
+# Threads of BLAS that wait for one another cost ten times what they save on matrices as small as these.
+_BLAS = ThreadpoolController()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +41,8 @@ def fit(answers: Sequence[Graded]) -> tuple[Rule, ...]:
     rules = []
     for task in sorted({answer.task for answer in answers}):
         own = [answer for answer in answers if answer.task == task]
-        rules += [rule for after in (*AFTER, None) if (rule := _rule(task, after, own)) is not None]
+        with _BLAS.limit(limits=1):
+            rules += [rule for after in (*AFTER, None) if (rule := _rule(task, after, own)) is not None]
     return tuple(rules)
 
 

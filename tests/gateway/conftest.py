@@ -1,13 +1,16 @@
-"""Rules of confidence whose verdicts a test can foretell, and answers whose signals they read."""
+"""Rules of confidence whose verdicts a test can foretell, answers whose signals they read, and recordings of such."""
 
+import hashlib
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from backends.backend import Delta, Signal, Usage
 from classifier.calibration import Calibration, Calibrations
 from classifier.confidence import FEATURES, Rule
+from gateway.learning.recordings import Recording
 
 
 class Confident:
@@ -65,3 +68,43 @@ class Confident:
 @pytest.fixture
 def confident() -> type[Confident]:
     return Confident
+
+
+class Made:
+    """Recordings whose law is known: the surer a tier was of its tokens, the better its answer.
+
+    P(good) = 1 / (1 + exp(-(skill + law · doubt))), with one doubt per answer that all its tokens show.
+    """
+
+    @staticmethod
+    def recording(number: int, tier: str, good: bool, logprobs: list[float], **fields: object) -> Recording:
+        values = tuple(round(value, 3) for value in logprobs)
+        plain: dict[str, object] = {
+            "sample": hashlib.sha256(str(number).encode()).hexdigest()[:32],
+            "set": "made", "tier": tier, "model": f"model of {tier}", "weights": "float32", "task": "qa",
+            "expected": 0.5, "good": good, "finish": "stop", "prompt_tokens": 100, "tokens": len(values), "forced": 0,
+            "logprobs": values, "margins": tuple(-2 * value for value in values), "entropies": tuple(map(abs, values)),
+        }  # fmt: skip
+        return Recording(**{**plain, **fields})  # type: ignore[arg-type]
+
+    @classmethod
+    def tier(cls, tier: str, count: int, skill: float, law: float, **fields: object) -> list[Recording]:
+        random = np.random.default_rng(len(tier) + count)
+        made = []
+        for number in range(count):
+            doubt = random.normal()
+            good = bool(random.random() < 1 / (1 + math.exp(-(skill + law * doubt))))
+            tokens = random.normal(doubt - 3, 0.5, int(random.integers(20, 60)))
+            made.append(cls.recording(number, tier, good, tokens.tolist(), **fields))
+        return made
+
+
+@pytest.fixture(scope="session")
+def made() -> type[Made]:
+    return Made
+
+
+@pytest.fixture(scope="session")
+def two_tiers(made: type[Made]) -> list[Recording]:
+    """A small one whose confidence tells its good answers, and a large one that is nearly always right."""
+    return [*made.tier("small", 300, 0.0, 3.0), *made.tier("large", 300, 3.0, 0.5)]

@@ -1,0 +1,142 @@
+"""Recorded answers of several tiers side by side, each with the confidence of rules that have not seen its sample."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backends.backend import Usage
+from classifier.confide import FEWEST_GOOD
+from classifier.confidence import Confidence, Floats
+from gateway.config import Price
+from gateway.judges import Brief
+from gateway.judging import Terms
+from gateway.learning.fitting import rules
+from gateway.learning.recordings import Recording
+from gateway.learning.replaying import Judged, judged
+from gateway.prices import cost
+
+FOLDS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """N samples, T tiers, the cheapest first; each array (N, T) but `folds`, (N,).
+
+    `confidence`: P(good) at the moment of the decision, NaN where nothing can be said; `held`: what the attempt has
+    cost by then; `cost`: what the whole answer costs.
+    """
+
+    tiers: tuple[str, ...]
+    samples: tuple[str, ...]
+    good: Floats
+    expected: Floats
+    confidence: Floats
+    held: Floats
+    cost: Floats
+    folds: NDArray[np.intp]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def of(self, rows: NDArray[np.intp]) -> "Outcomes":
+        """These samples alone."""
+        fields = ("good", "expected", "confidence", "held", "cost", "folds")
+        parts = {name: getattr(self, name)[rows] for name in fields}
+        return replace(self, samples=tuple(self.samples[row] for row in rows.tolist()), **parts)
+
+
+def fold(sample: str) -> int:
+    """Which of FOLDS a sample belongs to, the same in every run."""
+    return int(sample[:8], 16) % FOLDS
+
+
+def terms(when: str, tokens: int) -> Terms:
+    """Time plays no part in what is replayed."""
+    return Terms(
+        when="end" if when == "end" else "hold",
+        tokens=tokens,
+        seconds=math.inf,
+        threshold=0.5,
+        speculative=False,
+    )
+
+
+class Verdicts:
+    """The confidence in every recorded answer of one tier, by rules that were fitted without its fold."""
+
+    def __init__(self, recordings: Sequence[Recording]) -> None:
+        self._confidence = {
+            held: Confidence(rules(each for each in recordings if fold(each.sample) != held))
+            for held in range(FOLDS)
+        }
+
+    def brief(self, recording: Recording, of: Terms) -> Brief:
+        confidence = self._confidence[fold(recording.sample)]
+        return Brief(confidence=confidence, task=recording.task, good=recording.expected, terms=of)
+
+    def judged(self, recording: Recording, of: Terms) -> Judged:
+        """As a gateway would, which judges nothing where no rule can."""
+        brief = self.brief(recording, of)
+        if brief.confidence.silent(recording.task) is not None:
+            return Judged(None, recording.tokens)
+        return judged(recording, brief)
+
+
+def right(recordings: Iterable[Recording]) -> dict[str, int]:
+    """Good answers by tier."""
+    found: dict[str, int] = {}
+    for each in recordings:
+        found[each.tier] = found.get(each.tier, 0) + each.good
+    return found
+
+
+def worth_judging(recordings: Sequence[Recording], tiers: Sequence[str]) -> tuple[str, ...]:
+    """Of tiers, the cheapest first, those with enough good answers to tell good from bad, and the dearest."""
+    good = right(recordings)
+    return (*(tier for tier in tiers[:-1] if good.get(tier, 0) >= FEWEST_GOOD), tiers[-1])
+
+
+def outcomes(
+    recordings: Sequence[Recording],
+    prices: Mapping[str, Price],
+    verdicts: Mapping[str, Verdicts],
+    of: Terms,
+) -> Outcomes:
+    """Of the samples that every tier has answered. `prices`: of the tiers that take part, the cheapest first."""
+    by_sample: dict[str, dict[str, Recording]] = {}
+    for each in recordings:
+        by_sample.setdefault(each.sample, {})[each.tier] = each
+    rows = [
+        (sample, [found[tier] for tier in prices])
+        for sample, found in by_sample.items()
+        if found.keys() >= prices.keys()
+    ]
+    seen = [[verdicts[each.tier].judged(each, of) for each in answers] for _, answers in rows]
+
+    def array(values: Iterable[Iterable[float]]) -> Floats:
+        return np.array([list(row) for row in values], np.float64).reshape(-1, len(prices))
+
+    return Outcomes(
+        tiers=tuple(prices),
+        samples=tuple(sample for sample, _ in rows),
+        good=array((each.good for each in answers) for _, answers in rows),
+        expected=array((_known(each.expected) for each in answers) for _, answers in rows),
+        confidence=array((_known(each.confidence) for each in judgements) for judgements in seen),
+        held=array(
+            (_cost(prices[each.tier], each, at.tokens) for each, at in zip(answers, judgements, strict=True))
+            for (_, answers), judgements in zip(rows, seen, strict=True)
+        ),
+        cost=array((_cost(prices[each.tier], each, each.tokens) for each in answers) for _, answers in rows),
+        folds=np.array([fold(sample) for sample, _ in rows], np.intp),
+    )
+
+
+def _known(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _cost(price: Price, recording: Recording, tokens: int) -> float:
+    return cost(price, Usage(prompt_tokens=recording.prompt_tokens, completion_tokens=tokens))

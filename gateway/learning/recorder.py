@@ -1,0 +1,204 @@
+"""Putting a sample to the tiers of a configuration, on engines of its own, one tier after the other."""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from backends.backend import Backend, Delta, Generation, Rejected, Sampling
+from backends.prompt import ChatMessage, Prompt
+from backends.wire import Grammar
+from classifier import Assessment
+from gateway.config import Band, Config, Engine, Tier
+from gateway.engines import Engines, engine_models
+from gateway.fleet import Fleet
+from gateway.judges import Weights
+from gateway.learning.checkers import Ask, Judge, good
+from gateway.learning.recordings import DIGITS, Book, Recording
+from gateway.learning.samples import Sample
+from gateway.metrics import Metrics
+from gateway.weights import weights_of
+from prefixcache.affinity import Affinity
+
+PARALLEL = 32  # answers at a time
+VERDICT = Grammar(kind="regex", source="yes|no")
+
+Tell = Callable[[Sample, str, str], None]
+"""Of an answer: what was asked, the tier, and its words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errand:
+    """`tiers`: names of those that are asked; `judge`: the tier that checkers of that kind ask; `tell`: is told of
+    every answer in its words, which are kept nowhere else."""
+
+    config: Config
+    samples: Sequence[Sample]
+    tiers: Sequence[str]
+    judge: str
+    parallel: int = PARALLEL
+    tell: Tell = lambda sample, tier, text: None
+
+
+def todo(errand: Errand, tier: Tier, book: Book) -> list[Sample]:
+    """What the tier has not answered yet, in the order of the sample."""
+    ran = weights_of(tier)[0]
+    return [s for s in errand.samples if (s.digest, tier.name, ran.model, ran.format) not in book]
+
+
+def missing(errand: Errand, book: Book) -> int:
+    """Answers that are not in the book yet."""
+    return sum(len(todo(errand, tier, book)) for tier in errand.config.tiers if tier.name in errand.tiers)
+
+
+def present(config: Config, recordings: Sequence[Recording]) -> list[Recording]:
+    """Those of what the tiers run now."""
+    runs = {(tier.name, weights_of(tier)[0]) for tier in config.tiers}
+    return [each for each in recordings if (each.tier, Weights(each.model, each.weights)) in runs]
+
+
+async def record(
+    errand: Errand, book: Book, assess: Callable[[str], Assessment], progress: Callable[[], object]
+) -> None:
+    """Every answer that is missing. `progress` is called after each.
+
+    Raises EngineStartError, BackendError, OSError, ValueError. What is in the book by then stays.
+    """
+    for tier in errand.config.tiers:
+        rest = todo(errand, tier, book) if tier.name in errand.tiers else []
+        if not rest:
+            continue
+        others = [errand.judge] if any(isinstance(sample.checker, Judge) for sample in rest) else []
+        async with _running(errand, {tier.name, *others}) as backends:
+            clerk = _Clerk(errand, tier.name, backends, weights_of(tier)[0], assess)
+            await _side_by_side(rest, errand.parallel, clerk, book, progress)
+
+
+async def _side_by_side(
+    samples: Sequence[Sample], parallel: int, clerk: "_Clerk", book: Book, progress: Callable[[], object]
+) -> None:
+    coming = iter(samples)
+
+    async def work() -> None:
+        for sample in coming:
+            book.add(await clerk.recording(sample))
+            progress()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(parallel):
+                group.create_task(work())
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+class _Clerk:
+    """Of one tier."""
+
+    def __init__(
+        self,
+        errand: Errand,
+        tier: str,
+        backends: dict[str, Sequence[Backend]],
+        ran: Weights,
+        assess: Callable[[str], Assessment],
+    ) -> None:
+        self._errand = errand
+        self._tier = tier
+        self._backends = backends
+        self._ran = ran
+        self._assess = assess
+
+    async def recording(self, sample: Sample) -> Recording:
+        deltas = await self._answer(
+            self._tier, sample.asked, Sampling(max_tokens=sample.max_tokens, temperature=0.0, signals=True)
+        )
+        text = "".join(delta.text for delta in deltas)
+        self._errand.tell(sample, self._tier, text)
+        return self._graded(sample, deltas, await good(sample.checker, text, self._asking(sample)))
+
+    def _graded(self, sample: Sample, deltas: Sequence[Delta], verdict: bool) -> Recording:
+        assessment, last = self._assess(sample.words), deltas[-1]
+        signals = [signal for delta in deltas for signal in delta.signals]
+        free = [signal for signal in signals if not signal.forced]
+        assert last.usage is not None
+        return Recording(
+            sample=sample.digest,
+            set=sample.set,
+            tier=self._tier,
+            model=self._ran.model,
+            weights=self._ran.format,
+            task=assessment.task,
+            expected=assessment.good.get(self._tier),
+            good=verdict,
+            finish="length" if last.finish == "length" else "stop",
+            prompt_tokens=last.usage.prompt_tokens,
+            tokens=last.usage.completion_tokens,
+            forced=len(signals) - len(free),
+            logprobs=tuple(round(signal.logprob, DIGITS) for signal in free),
+            margins=tuple(_rounded(signal.margin) for signal in free),
+            entropies=tuple(_rounded(signal.entropy) for signal in free),
+        )
+
+    def _asking(self, sample: Sample) -> Ask:
+        async def ask(wanted: str, answer: str) -> bool:
+            question = (
+                f"{sample.words}\n\n--- An answer to this ---\n{answer}\n\n--- What is wanted ---\n{wanted}\n\n"
+                "Is the answer right and as it is wanted? Say yes or no."
+            )
+            prompt = Prompt(messages=(ChatMessage(role="user", content=question),))
+            sampling = Sampling(max_tokens=4, temperature=0.0, grammar=VERDICT)
+            deltas = await self._answer(self._errand.judge, prompt, sampling)
+            return "".join(delta.text for delta in deltas) == "yes"
+
+        return ask
+
+    async def _answer(self, tier: str, prompt: Prompt, sampling: Sampling) -> list[Delta]:
+        backend = min(self._backends[tier], key=lambda each: each.in_flight)
+        id = f"calibrate-{secrets.token_hex(4)}"
+        generation = Generation(id=id, prompt=prompt, ids=None, sampling=sampling, traffic="batch")
+        try:
+            async with contextlib.aclosing(backend.stream(generation)) as deltas:
+                return [delta async for delta in deltas]
+        except Rejected as error:
+            raise ValueError(f"{tier}: {error.message}") from error
+
+
+@contextlib.asynccontextmanager
+async def _running(errand: Errand, names: set[str]) -> AsyncIterator[dict[str, Sequence[Backend]]]:
+    """Engines of these tiers alone, with room for as many answers at a time as are asked for."""
+    tiers = tuple(_roomy(tier, errand.parallel) for tier in errand.config.tiers if tier.name in names)
+    config = replace(errand.config, tiers=tiers)
+    metrics = Metrics([tier.name for tier in tiers], engine_models(config), [])
+    engines = Engines(config, metrics, lambda load: None)
+    try:
+        fleet = Fleet(config, engines.configs, metrics, Affinity())
+        await engines.start()
+        await fleet.start()
+        yield {tier.name: [replica.backend for replica in tier.replicas] for tier in fleet.tiers}
+        await fleet.stop()
+    finally:
+        await engines.stop()
+
+
+def _roomy(tier: Tier, rows: int) -> Tier:
+    return replace(tier, engines=tuple(_batching(engine, rows) for engine in tier.engines))
+
+
+def _batching(engine: Engine, rows: int) -> Engine:
+    """Nobody waits for the words, so that all that there is may run at once."""
+    return replace(
+        engine,
+        bands=(Band(rows=rows, ttft_ms=60_000),),
+        tenant_share=1.0,
+        session_share=1.0,
+        step_budget_ms=5_000,
+        step_timeout=600.0,
+    )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, DIGITS)

@@ -1,0 +1,135 @@
+"""What a way of answering would have cost and kept on recorded outcomes. Pure.
+
+A strategy says of each sample what its answer costs and whether it is good. Where it has something to choose, a
+threshold or a weight of cost, that is chosen on other samples than those that it is measured on.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from classifier.confidence import Floats
+from classifier.tradeoff import chosen
+from gateway.learning.outcomes import FOLDS, Outcomes
+
+SHARES = tuple(np.linspace(0.05, 1.0, 20).tolist())  # of the dearest tier's cost, that may be spent
+THRESHOLDS = tuple(np.linspace(0.0, 1.0, 41).tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """`good` and `cost` of each sample, (N,)."""
+
+    good: Floats
+    cost: Floats
+
+
+def always(outcomes: Outcomes, tier: int) -> Answered:
+    return Answered(outcomes.good[:, tier], outcomes.cost[:, tier])
+
+
+def routed(outcomes: Outcomes, good: Floats, weight: float) -> Answered:
+    """To the tier with the most good - weight · cost; `good` (N, T): what is believed of each."""
+    rows, taken = np.arange(len(outcomes)), chosen(good, outcomes.cost, weight)
+    return Answered(outcomes.good[rows, taken], outcomes.cost[rows, taken])
+
+
+def climbed(outcomes: Outcomes, start: NDArray[np.intp], threshold: float) -> Answered:
+    """From the tier `start` (N,) upwards, as long as the confidence in an answer is below the threshold.
+
+    Of an answer that is kept the whole is paid, of one that is not what it had cost by then.
+    """
+    at, spent = start.copy(), np.zeros(len(outcomes))
+    for tier in range(len(outcomes.tiers) - 1):
+        climbs = (at == tier) & (outcomes.confidence[:, tier] < threshold)
+        spent[climbs] += outcomes.held[climbs, tier]
+        at[climbs] += 1
+    rows = np.arange(len(outcomes))
+    return Answered(outcomes.good[rows, at], spent + outcomes.cost[rows, at])
+
+
+Setting = Any
+Strategy = Callable[[Outcomes, Setting], Answered]
+
+
+def cascade(outcomes: Outcomes, threshold: float) -> Answered:
+    return climbed(outcomes, np.zeros(len(outcomes), np.intp), threshold)
+
+
+def router(outcomes: Outcomes, weight: float) -> Answered:
+    return routed(outcomes, outcomes.expected, weight)
+
+
+def both(outcomes: Outcomes, setting: tuple[float, float]) -> Answered:
+    """The router says where to begin, confidence whether to stay there."""
+    weight, threshold = setting
+    return climbed(outcomes, chosen(outcomes.expected, outcomes.cost, weight), threshold)
+
+
+def oracle(outcomes: Outcomes, weight: float) -> Answered:
+    """Who knows beforehand which answers will be good."""
+    return routed(outcomes, outcomes.good, weight)
+
+
+def weights(outcomes: Outcomes) -> Sequence[float]:
+    """From no regard for cost to nothing but cost."""
+    spread = float(np.ptp(outcomes.cost)) or 1.0
+    return [0.0, *(np.geomspace(1e-3, 1e4, 36) / spread).tolist()]
+
+
+def unseen(outcomes: Outcomes, strategy: Strategy, settings: Sequence[Setting], share: float) -> Answered:
+    """With the setting that does best on the other folds for at most this share of the dearest tier's cost."""
+    good, cost = np.zeros(len(outcomes)), np.zeros(len(outcomes))
+    for held in range(FOLDS):
+        asked = np.flatnonzero(outcomes.folds == held)
+        if not len(asked):
+            continue
+        setting = _best(outcomes.of(np.flatnonzero(outcomes.folds != held)), strategy, settings, share)
+        answered = strategy(outcomes.of(asked), setting)
+        good[asked], cost[asked] = answered.good, answered.cost
+    return Answered(good, cost)
+
+
+def _best(outcomes: Outcomes, strategy: Strategy, settings: Sequence[Setting], share: float) -> Setting:
+    """The cheapest, where none is within the share."""
+    tried = [strategy(outcomes, setting) for setting in settings]
+    budget = share * outcomes.cost[:, -1].sum()
+    within = [n for n, each in enumerate(tried) if each.cost.sum() <= budget]
+    if not within:
+        return settings[min(range(len(tried)), key=lambda n: float(tried[n].cost.sum()))]
+    return settings[max(within, key=lambda n: (float(tried[n].good.sum()), -float(tried[n].cost.sum())))]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """`share`: of the dearest tier's cost; `quality`: the share of good answers."""
+
+    share: float
+    quality: float
+
+
+def measured(outcomes: Outcomes, answered: Answered, counts: Floats | None = None) -> Measured:
+    """`counts`: how often each sample counts, (N,)."""
+    counts = np.ones(len(outcomes)) if counts is None else counts
+    whole = float(counts @ outcomes.cost[:, -1])
+    return Measured(
+        share=float(counts @ answered.cost) / whole if whole else 1.0,
+        quality=float(counts @ answered.good / counts.sum()),
+    )
+
+
+def mixed(outcomes: Outcomes, share: float, counts: Floats | None = None) -> float:
+    """Quality at this share of the cost when chance sends each request to the cheapest or to the dearest tier."""
+    small, large = (measured(outcomes, always(outcomes, tier), counts) for tier in (0, -1))
+    if large.share <= small.share:
+        return large.quality
+    dear = min(max((share - small.share) / (large.share - small.share), 0.0), 1.0)
+    return small.quality + dear * (large.quality - small.quality)
+
+
+def best_possible(outcomes: Outcomes, share: float) -> Answered:
+    """The oracle's for at most this share of the cost."""
+    return oracle(outcomes, _best(outcomes, oracle, weights(outcomes), share))

@@ -1,0 +1,75 @@
+"""`headrace calibrate` at the command line: what it refuses, and what it makes of answers that are recorded already."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from backends.fingerprint import fingerprint
+from classifier.calibration import load
+from gateway.cli import main
+from gateway.learning.recordings import Book
+
+CONFIG = """
+tiers:
+  - {name: small, price: {input: 1, output: 1}, engines: [{model: MODEL, dtype: float32}]}
+  - {name: large, price: {input: 10, output: 10}, engines: [{model: MODEL, dtype: bfloat16}]}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    (tmp_path / "c.yaml").write_text(CONFIG.replace("MODEL", str(model)))
+    return tmp_path / "c.yaml"
+
+
+@pytest.fixture
+def recorded(config: Path, tmp_path: Path, two_tiers: list[Any]) -> Path:
+    model = fingerprint(tmp_path / "model")
+    weights = {"small": "float32", "large": "bfloat16"}
+    with Book(tmp_path / "r.jsonl") as book:
+        for each in two_tiers:
+            book.add(msgspec.structs.replace(each, model=model, weights=weights[each.tier]))
+    return tmp_path / "r.jsonl"
+
+
+def run(config: Path, tmp_path: Path, *words: str) -> int:
+    place = ["--recordings", str(tmp_path / "r.jsonl"), "--out", str(tmp_path / "out.json")]
+    return main(["calibrate", "--config", str(config), *place, *words])
+
+
+def test_what_is_recorded_is_fitted(
+    config: Path, recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(config, tmp_path) == 0
+    out = capsys.readouterr().out
+    assert "made: 300 samples answered by small and large" in out and "always large             100.0%" in out
+    assert f"calibration: {tmp_path / 'out.json'}" in out
+    found = load(tmp_path / "out.json")
+    assert {each.weights for each in found.models} == {"float32", "bfloat16"}
+    assert any(rule.judges for each in found.models for rule in each.rules)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "r.jsonl: holds no answer of this configuration's models; name a --sample"),
+        (("--sample", "SAMPLE", "--tier", "smal"), "--tier: there is no tier smal; did you mean small?"),
+        (("--sample", "SAMPLE", "--judge", "x"), "--judge: there is no tier x"),
+        (("--sample", "BAD"), "bad.jsonl, line 1: "),
+        (("--sample", "none.jsonl"), "none.jsonl"),
+    ],
+)
+def test_what_is_refused(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str
+) -> None:
+    (tmp_path / "sample.jsonl").write_text('{"prompt": "p", "checker": {"kind": "regex", "pattern": "x"}}\n')
+    (tmp_path / "bad.jsonl").write_text('{"prompt": 1}\n')
+    files = {"SAMPLE": str(tmp_path / "sample.jsonl"), "BAD": str(tmp_path / "bad.jsonl")}
+    assert run(config, tmp_path, *(files.get(word, word) for word in words)) == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "out.json").exists()
