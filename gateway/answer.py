@@ -1,6 +1,7 @@
 """The running answer: passes deltas on, and when it ends, however it ends, settles and remembers exactly once."""
 
 import asyncio
+import re
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
@@ -17,6 +18,8 @@ from gateway.request import Request
 from gateway.telemetry import Traces
 from gateway.turns import to_calls
 from sessions import Turn
+
+_PLACE = re.compile(r"at \d+\(\d+\): (failed to compile JSON schema: )?")  # in a grammar's text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,9 +132,12 @@ class AnswerStream:
 
 
 def in_the_clients_words(error: Rejected, request: Request) -> Rejected:
-    """Of a grammar the client knows only what it was made of. Some prove to be too much when the answer has begun."""
+    """Of a grammar the client knows only what it was made of, and no places in one that it has not written itself. Some
+    prove to be too much when the answer has begun."""
     reason = error.message.removeprefix("grammar: ")
     if reason == error.message:
         return error
+    if request.grammar is None or request.grammar.kind != "lark":
+        reason = _PLACE.sub("", reason, count=1)
     field = "tools" if request.grammar is None else request.grammar_field
     return Rejected(f"{field}: {reason}", error.code)

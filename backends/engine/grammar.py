@@ -17,6 +17,7 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from backends.engine.batch import Words
+from backends.schemas import without_remarks
 from backends.wire import WHITESPACE, Grammar, Vocabulary
 
 CONTROL = b"\xff"  # what llguidance marks tokens with that are no text; no text in UTF-8 has it
@@ -152,7 +153,7 @@ def _source(grammar: Grammar) -> str:
 def _schema(source: str) -> object:
     """With our whitespace, unless the schema has its own. Raises GrammarError."""
     try:
-        schema = json.loads(source)
+        schema = without_remarks(json.loads(source))
     except (ValueError, RecursionError) as error:
         raise GrammarError(f"the schema is no JSON: {error}"[:MAX_REASON]) from None
     if isinstance(schema, dict) and "x-guidance" not in schema:

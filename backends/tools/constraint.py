@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from backends.prompt import Prompt, Tool
+from backends.schemas import without_remarks
 from backends.tools.formats import ToolFormat
 from backends.wire import WHITESPACE, Grammar, Sampling
 
@@ -101,7 +102,8 @@ def _calls_or(asked: Grammar, tools: Sequence[Tool], form: ToolFormat, *, many: 
 def _without_endless_blanks(schema: str) -> str:
     """As where there are no tools: with our white space, unless the schema has its own. Raises Unconstrainable."""
     try:
-        return json.dumps({"x-guidance": {"whitespace_pattern": WHITESPACE}, **json.loads(schema)})
+        asked = without_remarks(json.loads(schema))
+        return json.dumps({"x-guidance": {"whitespace_pattern": WHITESPACE}, **asked})
     except RecursionError:
         raise Unconstrainable("tools: cannot stand beside a schema that is nested so deeply") from None
 
@@ -127,7 +129,7 @@ def _head(tool: Tool, form: ToolFormat) -> str:
 
 
 def _schema(tool: Tool) -> str:
-    schema = NOTHING if tool.parameters is None else tool.parameters
+    schema = NOTHING if tool.parameters is None else without_remarks(tool.parameters)
     return json.dumps({"type": "object", **schema, "x-guidance": SPACING})
 
 

@@ -64,6 +64,7 @@ LANGUAGES: list[tuple[Grammar, list[str]]] = [
     (Grammar("regex", "(a|n){1,2}d?"), [x + y + z for x in "an" for y in ("", "a", "n") for z in ("", "d")]),
     (Grammar("regex", "^x?/\n$"), ["/\n", "x/\n"]),
     (Grammar("json_schema", '{"enum": ["an", 12, null, true]}'), ['"an"', "12", "null", "true"]),
+    (Grammar("json_schema", '{"const": "an", "format": "password"}'), ['"an"']),
     (
         Grammar("json_schema", '{"const": {"k": [1]}, "x-guidance": {"whitespace_flexible": false}}'),
         ['{"k":[1]}'],

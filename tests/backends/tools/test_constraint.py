@@ -137,6 +137,7 @@ def test_marks_that_are_no_tokens_cannot_be_forbidden() -> None:
         ({"properties": {}}, "{}"),
         ({"type": "object", "x-guidance": {"item_separator": "; "}}, '{"a": 1, "b": 2}'),
         ({"$defs": {"n": {"type": "integer"}}, "properties": {"n": {"$ref": "#/$defs/n"}}}, '{"n": 3}'),
+        ({"properties": {"p": {"type": "string", "format": "path"}}}, '{"p": "/tmp"}'),
         ({"properties": {'q"\\\n%json': {"type": "string"}}}, '{"q\\"\\\\\\n%json": "x"}'),
     ],
 )

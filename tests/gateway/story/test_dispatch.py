@@ -232,6 +232,27 @@ async def test_a_faulty_grammar_is_told_by_the_clients_name_for_it(
     assert (told.status, told.message, told.param) == (400, message, message.partition(":")[0])
 
 
+@pytest.mark.parametrize(
+    ("grammar", "message"),
+    [
+        (None, "tools: Unknown format: regex"),
+        (Grammar("json_schema", "{}"), "response_format: Unknown format: regex"),
+        (
+            Grammar("lark", "start: x"),
+            "response_format: at 6(14): failed to compile JSON schema: Unknown format: regex",
+        ),
+    ],
+)
+async def test_places_in_a_grammar_are_told_to_whoever_has_written_it(
+    tmp_path: Path, backend: Make, tier_of: Make, grammar: Grammar | None, message: str
+) -> None:
+    fault = "grammar: at 6(14): failed to compile JSON schema: Unknown format: regex"
+    gateway = Gateway(tmp_path, [tier_of("7b", backend("7b/0", [Rejected(fault, "invalid")]))])
+    with pytest.raises(Rejected) as error:
+        await gateway.say("Hi", grammar=grammar)
+    assert str(error.value) == message
+
+
 async def test_names_and_aliases(gateway: Gateway) -> None:
     assert (await gateway.run("Hi", model="13b")).tier == "13b"
     assert (await gateway.run("Hi", model="big")).tier == "13b"
