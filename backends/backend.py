@@ -52,8 +52,9 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     ids: list[int] | None  # the prompt in this backend's tokens; None where it has no known tokenizer
     sampling: Sampling
     salt: bytes = b""
-    tenant: str = ""  # opaque tag, see `backends.wire.Submit`; like the four below it is for our own engines
+    tenant: str = ""  # opaque tag, see `backends.wire.Submit`; like the five below it is for our own engines
     session: str = ""
+    task: str = ""
     weight: float = 1.0
     traffic: Traffic = "interactive"
     priority: int = 0

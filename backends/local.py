@@ -179,6 +179,7 @@ class LocalBackend:
             salt=generation.salt,
             tenant=generation.tenant,
             session=generation.session,
+            task=generation.task,
             weight=generation.weight,
             traffic=generation.traffic,
             priority=generation.priority,

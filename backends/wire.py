@@ -20,8 +20,12 @@ MAX_GRAMMAR = 131_072  # characters of a grammar's source
 # for what people write, and a model that has lost its way cannot fill the answer with blanks.
 WHITESPACE = r" |\n[ \t]{0,40}"
 
+MAX_DRAFT = 16  # tokens
+
 FinishReason = Literal["stop", "length", "abort", "deadline", "error"]
 Traffic = Literal["interactive", "batch"]
+DraftMethod = Literal["ngram", "draft"]  # looked up in prompt and answer, or said by a smaller model
+GateReason = Literal["probing", "pays", "unprofitable", "crowded"]
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -85,6 +89,7 @@ class Submit(Message, frozen=True, kw_only=True):
     id: str
     prompt: list[int]
     sampling: Sampling
+    task: str = ""  # what kind of request it is: by that it is learnt whether drafts pay; empty: unknown
     salt: bytes = b""  # namespace of the prefix cache, derived by the gateway from the tenant
     tenant: str = ""  # opaque tag: whose turn it is, and whose share of the blocks
     session: str = ""  # likewise, within the tenant
@@ -202,6 +207,17 @@ STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 REFUSALS = ("requests", "tokens")  # of which too many wait
 
 
+class GateState(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether one way to draft pays for one kind of task, see `engine.speculation.gate`."""
+
+    method: DraftMethod
+    task: str
+    tokens: int  # of a draft; 0: none are made, but now and then to find out
+    acceptance: float  # share of the drafted tokens that are accepted, given those before them
+    gain: float  # expected times as many tokens in the same time
+    reason: GateReason
+
+
 class Load(Message, frozen=True, kw_only=True):
     """How busy the engine is, and its counters since it started. Published on change, at most every 100 ms."""
 
@@ -238,6 +254,11 @@ class Load(Message, frozen=True, kw_only=True):
     deferred: int = 0  # of `waiting`, those whose grammar is being compiled
     refused: dict[str, int] = {}  # requests that found no place in the queue, by `REFUSALS`
     step_budget: float = 0.0  # seconds that the last step was to take at most; 0: nothing could be foretold
+    drafts: int = 0  # that were verified
+    drafted_tokens: int = 0  # of them all
+    accepted_tokens: int = 0
+    accepted_by_position: tuple[int, ...] = ()  # in the draft; empty where nobody drafts
+    gates: tuple[GateState, ...] = ()
 
 
 ToEngine = Submit | Abort | Subscribe
@@ -258,6 +279,15 @@ BANDS = (
     Band(below=50, rows=32, ttft_ms=400),
     Band(rows=128, ttft_ms=1000),
 )
+
+
+class Speculation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Tokens are drafted, and verified many at a time; no answer changes by it."""
+
+    method: Literal["off", "ngram"] = "off"
+    max_tokens: int = 8  # of a draft, 1 to MAX_DRAFT; none is longer than a block
+    max_sequences: int = 8  # that get tokens in a step; beside more nothing is drafted
+    gated: bool = True  # only as far as it is measured to pay; False: always, to measure what that does
 
 
 class Vocabulary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -293,6 +323,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     tenant_share: float = 0.5  # of the blocks, for one tenant while others wait or have need of what it keeps
     session_share: float = 0.25  # of the blocks, for what one session keeps while others have need of it
     cores: int = 2  # threads when this engine works alone
+    speculation: Speculation = Speculation()
     step_timeout: float = 60.0  # seconds that a step may take before the engine is taken to hang
     lease: str | None = None  # file shared by the engines of one host, see `backends.engine.lease`
 

@@ -107,6 +107,15 @@ BANDS = (
 )
 
 
+class Speculation(_Section, frozen=True):
+    """Tokens are drafted and verified many at a time, as far as it is measured to pay; no answer changes by it."""
+
+    # ngram: looked up in prompt and answer
+    method: Literal["off", "ngram"] = "off"
+    max_tokens: Annotated[int, Meta(ge=1, le=16)] = 8  # of a draft
+    max_sequences: Count = 8  # that get tokens in a step; beside more nothing is drafted
+
+
 class Engine(_Section, frozen=True):
     """A replica of our own, in a process of its own."""
 
@@ -124,6 +133,7 @@ class Engine(_Section, frozen=True):
     token_budget: Count = 512  # tokens of a step
     # milliseconds of a step with prompts in it; None: twice those of one without, so that streams keep their pace
     step_budget_ms: Annotated[float, Meta(gt=0)] | None = None
+    speculation: Speculation = Speculation()
     # seconds that a step, which takes milliseconds, may last before the engine is taken to hang and started again
     step_timeout: Seconds = 60.0
     max_waiting: Count = 256  # requests in the queue; beyond: 503 with retry-after

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from backends.backend import Timings, Usage
 from backends.wire import GAPS, REFUSALS, STEP_SIZES, EngineConfig, FinishReason, Load
 from gateway.schedule_metrics import ScheduleMetrics
+from gateway.speculation_metrics import SpeculationMetrics
 from gateway.tallied import TalliedHistogram
 
 LATENCY_BUCKETS = (
@@ -34,6 +35,9 @@ ENGINE_COUNTERS = {
     "cached_tokens": ("vllm:prompt_tokens_cached", "Prompt tokens that were not computed again."),
     "generation_tokens": ("vllm:generation_tokens", "Tokens generated."),
     "preemptions": ("vllm:num_preemptions", "Sequences that lost their blocks to others."),
+    "drafts": ("vllm:spec_decode_num_drafts", "Drafts verified."),
+    "drafted_tokens": ("vllm:spec_decode_num_draft_tokens", "Tokens of these drafts."),
+    "accepted_tokens": ("vllm:spec_decode_num_accepted_tokens", "Those of them that were accepted."),
     "steps": ("headrace_engine_steps", "Steps of the engine."),
     "step_tokens": ("headrace_engine_step_tokens", "Tokens run in all steps."),
     "step_rows": ("headrace_engine_step_rows", "Rows run in all steps."),
@@ -137,6 +141,7 @@ class EngineMetrics:
             for field, (_, ends, name, text) in ENGINE_TALLIES.items()
         }
         self._schedule = ScheduleMetrics(registry, engines)
+        self._speculation = SpeculationMetrics(registry, engines)
         for engine in engines:
             self._start_at_zero(engine)
 
@@ -155,6 +160,7 @@ class EngineMetrics:
         labels = self._models[config.name], config.name
         self._config.labels(*labels, str(config.block_size), str(config.kv_blocks)).set(1)
         self._schedule.describe(config.name, config.bands)
+        self._speculation.describe(config.name, config.speculation)
 
     def idle(self, engine: str) -> None:
         """Nothing runs in an engine that is not there. Names that are no engine's are ignored."""
@@ -189,6 +195,7 @@ class EngineMetrics:
                 since = getattr(before, total) if before else 0
                 histogram.labels(*labels).tally(counts, getattr(load, total) - since)
         self._schedule.load(load, before)
+        self._speculation.load(load, before)
         self._seen[load.engine] = load
 
     def _wait(self, engine: str, capacity: int, deferred: int) -> None:

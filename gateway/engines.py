@@ -4,10 +4,12 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from backends.catalogue import resolve
 from backends.runtime import RuntimeFolder
 from backends.supervisor import Supervisor
-from backends.wire import Band, EngineConfig, Load
+from backends.wire import Band, EngineConfig, Load, Speculation
 from gateway.config import Config, Engine
 from gateway.metrics import Metrics
 
@@ -97,7 +99,7 @@ def engine_config(name: str, engine: Engine, model: Path, runtime: str) -> Engin
     same = {
         field: getattr(engine, field)
         for field in EngineConfig.__struct_fields__
-        if field in Engine.__struct_fields__ and field not in ("model", "bands", "cores")
+        if field in Engine.__struct_fields__ and field not in ("model", "bands", "cores", "speculation")
     }
     return EngineConfig(
         name=name,
@@ -108,6 +110,7 @@ def engine_config(name: str, engine: Engine, model: Path, runtime: str) -> Engin
         block_size=BLOCK_SIZE,
         kv_blocks=engine.kv_tokens // BLOCK_SIZE,
         bands=tuple(Band(below=band.below, rows=band.rows, ttft_ms=band.ttft_ms) for band in engine.bands),
+        speculation=msgspec.convert(engine.speculation, Speculation, from_attributes=True),
         cores=engine.cores or os.cpu_count() or 1,
         lease=str(Path(runtime).parent / "cores.lease"),
         **same,

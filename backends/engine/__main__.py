@@ -16,6 +16,7 @@ def build(config: EngineConfig) -> tuple[Steps, Callable[[int], None]]:
     # Only now: OpenMP and numba read the environment when torch and numba are imported.
     from backends.engine.engine import Engine
     from backends.engine.runner import load_runner
+    from backends.engine.speculation.drafters import drafters_for
     from backends.engine.trial import TriedCompiler
 
     vocabulary = msgspec.msgpack.decode(Path(config.vocabulary).read_bytes(), type=Vocabulary)
@@ -29,6 +30,7 @@ def build(config: EngineConfig) -> tuple[Steps, Callable[[int], None]]:
         max_model_len,
         border=runner.border,
         compile=TriedCompiler(vocabulary, eos, vocab_size).compile,
+        drafters=drafters_for(config.speculation),
     )
     return engine, runner.set_threads
 

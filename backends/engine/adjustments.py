@@ -1,6 +1,6 @@
 """What changes the model's logits before a token is chosen: bias, tokens that must not come, penalties.
 
-In this order, in float32, on a row's own logits only. A row that asks for nothing costs nothing.
+In this order, in float32, on a row's own logits only. A choice that asks for nothing costs nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -8,42 +8,37 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import torch
 
-from backends.engine.batch import Row, Seen, Words
+from backends.engine.batch import Choice, Pick, Seen, Words
 from backends.wire import Sampling
 
 
-def adjust(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
-    """`logits` [rows, vocabulary] as they are sampled from; a copy where any row asks, since scores want the raw ones.
-
-    All rows have a `sampling`.
-    """
-    asking = [(at, row) for at, row in enumerate(rows) if _asks(row)]
+def adjust(logits: torch.Tensor, picks: Sequence[Pick]) -> torch.Tensor:
+    """`logits` [picks, vocabulary] as they are sampled from; a copy where any asks, since scores want the raw ones."""
+    asking = [(at, pick) for at, pick in enumerate(picks) if _asks(pick)]
     if not asking:
         return logits
     logits = logits.to(torch.float32, copy=True)
-    for at, row in asking:
-        _adjust(logits[at], row)
+    for at, pick in asking:
+        _adjust(logits[at], pick.sampling, pick.choice)
     return logits
 
 
-def _asks(row: Row) -> bool:
-    sampling = row.sampling
-    asked = row.seen is not None or bool(row.banned) or row.allowed is not None
-    return asked or bool(sampling and sampling.logit_bias)
+def _asks(pick: Pick) -> bool:
+    choice = pick.choice
+    asked = choice.seen is not None or bool(choice.banned) or choice.allowed is not None
+    return asked or bool(pick.sampling.logit_bias)
 
 
-def _adjust(logits: torch.Tensor, row: Row) -> None:
+def _adjust(logits: torch.Tensor, sampling: Sampling, choice: Choice) -> None:
     """One row's [vocabulary], in place."""
-    sampling = row.sampling
-    assert sampling is not None
     if sampling.logit_bias:
         logits[_ids(sampling.logit_bias, logits)] += logits.new_tensor(list(sampling.logit_bias.values()))
-    if row.banned:
-        logits[_ids(row.banned, logits)] = -torch.inf
-    if row.allowed is not None:
-        logits.masked_fill_(_forbidden(row.allowed, logits), -torch.inf)
-    if row.seen is not None:
-        _penalise(logits, row.seen, sampling)
+    if choice.banned:
+        logits[_ids(choice.banned, logits)] = -torch.inf
+    if choice.allowed is not None:
+        logits.masked_fill_(_forbidden(choice.allowed, logits), -torch.inf)
+    if choice.seen is not None:
+        _penalise(logits, choice.seen, sampling)
 
 
 def _penalise(logits: torch.Tensor, seen: Seen, sampling: Sampling) -> None:

@@ -9,11 +9,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from backends.engine.pace import StepBudget
+from backends.engine.pace import StepBudget, Work
 from backends.engine.sequence import Level, Sequence
 from backends.engine.turns import Turns
 
-Scheduled = tuple[Sequence, int]  # and how many of its tokens run in this step: at least one
+Scheduled = tuple[Sequence, int]  # and how many tokens run of it in this step: at least one, its draft's last
+
+
+def work_of(scheduled: Iterable[Scheduled]) -> Work:
+    """What it is to run so much of each."""
+    work = Work()
+    for sequence, count in scheduled:
+        work = work.and_span(sequence.computed, count, drafted=max(0, count - sequence.remaining))
+    return work
 
 
 class Newcomers(Protocol):

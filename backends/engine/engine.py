@@ -11,7 +11,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence as Several
 
 import msgspec
 
@@ -19,12 +19,15 @@ from backends.engine.admission import Limits, refusal
 from backends.engine.batch import Batch, Runner, Seen
 from backends.engine.cache import BlockCache
 from backends.engine.compiling import Compile, Compiling
-from backends.engine.division import Scheduled
+from backends.engine.division import Scheduled, work_of
 from backends.engine.grammar import Constraint, GrammarError
-from backends.engine.pace import CostModel, Work
+from backends.engine.outcome import Outcome, outcomes
+from backends.engine.pace import CostModel
 from backends.engine.queue_limits import QueueLimits
 from backends.engine.scheduler import Scheduler
 from backends.engine.sequence import Sequence
+from backends.engine.speculation.drafter import Drafter
+from backends.engine.speculation.speculator import Speculator
 from backends.engine.stops import StopMatcher
 from backends.engine.tally import Tally
 from backends.wire import (
@@ -35,8 +38,6 @@ from backends.wire import (
     Output,
     Refused,
     Sampling,
-    Score,
-    Signal,
     Submit,
 )
 
@@ -64,12 +65,14 @@ class Engine:
         timer: Callable[[], float] = time.perf_counter,
         border: int | None = None,
         compile: Compile | None = None,
+        drafters: Several[Drafter] = (),
     ) -> None:
         """`vocabulary`: for each id its bytes, for stop strings; it may end before `vocab_size`, as padded ones do.
 
         `max_model_len`: the model's. The context is that, or what `config` allows or its blocks hold if that is
         less. `border`: the model's, see `sequence`. `compile` makes constraints of grammars, in another thread; without
-        it they are refused. Raises ValueError when a limit in `config` leaves no room to work.
+        it they are refused. `drafters` are asked in order for what answers will say next. Raises ValueError when a
+        limit in `config` leaves no room to work.
         """
         self._name = config.name
         self._runner = runner
@@ -77,6 +80,7 @@ class Engine:
         self._eos = eos
         self._clock = clock
         self._timer = timer
+        self._vocab_size = vocab_size
         self._border = border
         self._queue_limits = QueueLimits(config.max_waiting, config.max_waiting_tokens)
         self._tally = Tally(len(config.bands))
@@ -85,6 +89,7 @@ class Engine:
         )
         self._model = CostModel()
         self._scheduler = Scheduler(self._cache, config, self._model)
+        self._speculator = Speculator(config.speculation, drafters, self._model, config.block_size)
         self._compiling = Compiling(compile or _without_grammars)
         self._refusals: list[tuple[bytes, Refused]] = []
         self._limits = Limits(
@@ -153,6 +158,7 @@ class Engine:
             number=next(self._numbers),
             arrived=now,
             salt=submit.salt,
+            task=submit.task,
             tenant=submit.tenant,
             session=submit.session,
             weight=submit.weight,
@@ -183,6 +189,8 @@ class Engine:
         """Give every sequence that is scheduled some tokens. Returns what there is to tell, for which sender."""
         told = self._expire()
         self._take_compiled()
+        began = self._timer()
+        self._speculator.propose(self._scheduler.queues.rows())
         scheduled = self._scheduler.schedule()
         if not scheduled:
             if self._compiling:
@@ -190,22 +198,18 @@ class Engine:
             return told
         started = self._clock()
         self._tally.step(scheduled, started, self._scheduler.bands.index)
-        work = Work.of((sequence.computed, count) for sequence, count in scheduled)
-        began = self._timer()
+        work = work_of(scheduled)
         batch = Batch([sequence.row(count) for sequence, count in scheduled])
         try:
-            pending = self._runner.launch(batch)
-            sampled = self._collect(batch, pending)
-            if batch.scored:
-                self._take_scores(scheduled, sampled, self._runner.scores(pending))
-            if batch.watched:
-                self._take_signals(scheduled, self._runner.signals(pending))
+            brought = outcomes(self._runner, batch, self._runner.launch(batch), self._vocab_size)
         except Exception as error:
             _log.exception("a step of %d rows failed", len(scheduled))
             return told + self._fail(scheduled, error)
-        self._model.learn(work, self._timer() - began)
+        seconds = self._timer() - began
+        self._speculator.learn(scheduled, batch, brought, work, seconds)
+        self._model.learn(work, seconds)
         self._tally.ran(scheduled, started, self._clock())
-        return told + self._emit(scheduled, sampled)
+        return told + self._emit(scheduled, brought)
 
     def _expire(self) -> Told:
         """End what is past its deadline, waiting or running; its last output has what was held back."""
@@ -230,46 +234,24 @@ class Engine:
         for follower in sequence.followers:
             follower.constraint = constraint.copy()
 
-    def _collect(self, batch: Batch, pending: Any) -> list[int | None]:
-        """Raises what the runner raises, and ValueError where its answer cannot be."""
-        sampled = self._runner.collect(pending)
-        for row, token in zip(batch.rows, sampled, strict=True):
-            if (token is None) != (row.sampling is None):
-                raise ValueError("the runner sampled where it was not asked to, or did not where it was")
-            if token is not None and not 0 <= token < self._limits.vocab_size:
-                raise ValueError(f"the runner sampled {token}, outside the vocabulary")
-        return sampled
-
-    def _take_scores(
-        self, scheduled: list[Scheduled], sampled: list[int | None], scores: list[list[Score]]
-    ) -> None:
-        """Raises ValueError where there are not as many as rows."""
-        for (sequence, _), token, row in zip(scheduled, sampled, scores, strict=True):
-            sequence.accept_scores(row, sampled=token is not None)
-
-    def _take_signals(self, scheduled: list[Scheduled], signals: list[Signal | None]) -> None:
-        """Raises ValueError where there are not as many as rows."""
-        for (sequence, _), signal in zip(scheduled, signals, strict=True):
-            if signal is not None:
-                sequence.signals.append(signal)
-
     def _fail(self, scheduled: list[Scheduled], error: Exception) -> Told:
         """End all that were in a failed step. What it wrote is unknown, so their own blocks are not cached."""
         now = self._clock()
         message = f"a step failed with {type(error).__name__}, see the engine's log"
         return [self._end(sequence, "error", now, message) for sequence, _ in scheduled]
 
-    def _emit(self, scheduled: list[Scheduled], sampled: list[int | None]) -> Told:
+    def _emit(self, scheduled: list[Scheduled], brought: list[Outcome]) -> Told:
         now = self._clock()
         told: Told = []
-        for (sequence, count), token in zip(scheduled, sampled, strict=True):
-            sequence.computed += count
+        for (sequence, count), outcome in zip(scheduled, brought, strict=True):
+            sequence.measure(outcome)
+            sequence.computed += min(count, sequence.remaining)
             if sequence.computed <= sequence.prompt_length:
                 self._cache.store(sequence)  # at once, for whoever else begins like this
             if not sequence.unscored and sequence.computed >= sequence.prompt_length:
                 self._follow(sequence)
-            if token is not None:
-                told += self._accept(sequence, token, now)
+            if outcome.tokens:
+                told += self._accept(sequence, outcome.tokens, now)
             elif not sequence.remaining:  # no answer was wanted
                 told.append(self._end(sequence, "length", now))
         return told
@@ -280,14 +262,17 @@ class Engine:
             self._scheduler.add(follower)
         sequence.followers = []
 
-    def _accept(self, sequence: Sequence, token: int, now: float) -> Told:
-        self._tally.token(sequence, now, self._scheduler.bands.target(sequence.band))
-        try:
-            finish = sequence.accept(token, self._vocabulary[token])
-        except GrammarError as error:
-            return [self._end(sequence, "error", now, fault=f"sampling.grammar: {error}")]
-        if finish is not None:
-            return [self._end(sequence, finish, now)]
+    def _accept(self, sequence: Sequence, tokens: list[int], now: float) -> Told:
+        """All `tokens` but the last one were run in the step, and stand where they were drafted."""
+        for place, token in enumerate(tokens):
+            sequence.computed += min(place, 1)
+            self._tally.token(sequence, now, self._scheduler.bands.target(sequence.band))
+            try:
+                finish = sequence.accept(token, self._vocabulary[token])
+            except GrammarError as error:
+                return [self._end(sequence, "error", now, fault=f"sampling.grammar: {error}")]
+            if finish is not None:
+                return [self._end(sequence, finish, now)]
         ids = sequence.tell(self._vocabulary)
         if not ids and not sequence.prompt_due:
             return []
@@ -322,6 +307,7 @@ class Engine:
             self._compiling.cancel(sequence)
         else:
             self._scheduler.remove(sequence, keep=keep)
+        self._speculator.forget(sequence)
         self._tally.end(sequence, finish, now)
 
     def refusals(self) -> list[tuple[bytes, Refused]]:
@@ -360,6 +346,7 @@ class Engine:
             step_error=self._model.error,
             step_budget=self._scheduler.step_budget,
             **self._tally.fields(),
+            **self._speculator.fields(),
         )
 
     def check(self) -> None:

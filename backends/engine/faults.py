@@ -48,7 +48,7 @@ class FailingRunner:
             raise self._error(f"ordered by {VARIABLE}")
         return self._runner.launch(batch)
 
-    def collect(self, pending: Any) -> list[int | None]:
+    def collect(self, pending: Any) -> list[list[int]]:
         """As `batch.Runner`."""
         return self._runner.collect(pending)
 
@@ -56,7 +56,7 @@ class FailingRunner:
         """As `batch.Runner`."""
         return self._runner.scores(pending)
 
-    def signals(self, pending: Any) -> list[Signal | None]:
+    def signals(self, pending: Any) -> list[list[Signal]]:
         """As `batch.Runner`."""
         return self._runner.signals(pending)
 

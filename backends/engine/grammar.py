@@ -73,6 +73,11 @@ class Constraint:
         if self._overdrawn > OVERDRAFT:
             raise GrammarError(TOO_SLOW)
 
+    def permits(self, token: int) -> bool:
+        """Whether a token that does not end the answer may follow. Any number is a token that may not."""
+        word = token >> 5
+        return 0 <= word < len(self._more) and bool(int(self._more[word]) >> (token & 31) & 1)
+
     def allowed(self, banned: frozenset[int], *, ending: bool) -> Words:
         """The tokens that may follow, a bit each, the lowest bit of the first word for token 0.
 

@@ -2,12 +2,13 @@
 
 A step costs something in itself, something for each token, and something for each pair of tokens that attention
 looks at: late chunks of a long prompt cost many times what early ones do. The model is linear in these and is fitted
-by least squares on relative errors, in which old steps count for less and less. Steps of decoding alone and steps
-with prompt fade apart, so that an hour of the one does not make the other forgotten.
+by least squares on relative errors, in which old steps count for less and less. Steps of decoding alone, those with
+drafts, and those with prompt fade apart, so that an hour of the one does not make the other forgotten.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ WORTHWHILE = (
     4.0  # times as long as an empty step should one of prompts alone be, or its weights are read for little
 )
 
+Kind = Literal["decode", "draft", "prompt"]
 Floats = NDArray[np.float64]
 SCALES = np.array([1.0, 100.0, 1e5, 1e4])  # of a step, its tokens, pairs, and context of chunks
 
@@ -35,6 +37,7 @@ class Work:
     tokens: int = 0
     pairs: float = 0.0
     context: int = 0
+    drafted: int = 0  # of `tokens`
 
     @classmethod
     def of(cls, spans: Iterable[tuple[int, int]]) -> "Work":
@@ -44,15 +47,24 @@ class Work:
             total = total.and_span(start, count)
         return total
 
-    def and_span(self, start: int, count: int) -> "Work":
+    def and_span(self, start: int, count: int, drafted: int = 0) -> "Work":
+        """`drafted`: the last ones of `count`."""
         pairs = count * (start + (count + 1) / 2)
         context = start if count > 1 else 0
-        return Work(self.rows + 1, self.tokens + count, self.pairs + pairs, self.context + context)
+        return Work(
+            self.rows + 1,
+            self.tokens + count,
+            self.pairs + pairs,
+            self.context + context,
+            self.drafted + drafted,
+        )
 
     @property
-    def mixed(self) -> bool:
-        """Whether there is more than decoding."""
-        return self.tokens > self.rows
+    def kind(self) -> Kind:
+        """What there is most of to pay for: prompt, or else drafts, or else tokens one by one."""
+        if self.tokens > self.rows + self.drafted:
+            return "prompt"
+        return "draft" if self.drafted else "decode"
 
     def features(self) -> Floats:
         features: Floats = np.array([1.0, self.tokens, self.pairs, self.context]) / SCALES
@@ -65,8 +77,8 @@ class CostModel:
     def __init__(self) -> None:
         self.error = 0.0  # mean relative error of the last predictions
         self.largest = 0  # tokens of a step that has run
-        self._grams = {mixed: np.zeros((4, 4)) for mixed in (False, True)}
-        self._moments = {mixed: np.zeros(4) for mixed in (False, True)}
+        self._grams = {kind: np.zeros((4, 4)) for kind in get_args(Kind)}
+        self._moments = {kind: np.zeros(4) for kind in get_args(Kind)}
         self._weights: Floats = np.zeros(4)
         self._drift = 1.0
         self._steps = 0
@@ -92,8 +104,8 @@ class CostModel:
 
     def _fit(self, work: Work, seconds: float) -> None:
         x = work.features() / seconds
-        self._grams[work.mixed] = FADE * self._grams[work.mixed] + np.outer(x, x)
-        self._moments[work.mixed] = FADE * self._moments[work.mixed] + x
+        self._grams[work.kind] = FADE * self._grams[work.kind] + np.outer(x, x)
+        self._moments[work.kind] = FADE * self._moments[work.kind] + x
         gram, moment = sum(self._grams.values()), sum(self._moments.values())
         self._weights = _positive_solution(np.asarray(gram), np.asarray(moment))
 

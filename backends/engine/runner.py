@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from backends.engine.adjustments import adjust
-from backends.engine.batch import Batch, Row
+from backends.engine.batch import Batch, Pick, Row
 from backends.engine.sampler import sample
 from backends.engine.scores import Measured, Scoring
 from backends.engine.signals import Watched, watch
@@ -27,11 +27,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A step under way: sampled ids, the rows of the batch that they are for, scores and signals where rows ask."""
+    """A step under way: sampled ids of the batch's picks, scores and signals where rows ask."""
 
     batch: Batch
     ids: torch.Tensor
-    wanted: list[int]
+    picks: list[Pick]
     scoring: Scoring | None
     measured: Measured | None
     watched: Watched | None
@@ -63,7 +63,7 @@ class ModelRunner:
         return self._model.embedding.dtype
 
     def launch(self, batch: Batch) -> Pending:
-        """Queue one forward pass over all rows, and the sampling of those that want a token.
+        """Queue one forward pass over all rows, and the sampling of those that want tokens.
 
         Raises ValueError for a row beyond its blocks or the model's positions.
         """
@@ -74,27 +74,26 @@ class ModelRunner:
         layout = Layout(spans, self._cache)
         if layout.positions.max() >= self._positions:
             raise ValueError(f"position {layout.positions.max()}: there are only {self._positions}")
-        wanted = [index for index, row in enumerate(batch.rows) if row.sampling is not None]
-        rows = [batch.rows[index] for index in wanted]
-        reads = (layout.firsts + layout.counts - 1)[wanted]
+        picks = batch.picks
+        reads = np.array([layout.firsts[pick.row] + pick.after for pick in picks], np.int64)
         scoring = Scoring(batch, layout) if batch.scored else None
         if scoring is not None:
             reads = np.concatenate([reads, scoring.reads])
         with torch.inference_mode():
             ids = torch.tensor([token for row in batch.rows for token in row.tokens], device=self._device)
             logits = self._model.forward(ids, layout, layout.tensor(reads), self._kernels)
-            own = adjust(logits[: len(rows)], rows)
-            samplings = [row.sampling for row in rows if row.sampling is not None]
-            sampled = sample(own, samplings, [spans[index].stop for index in wanted], self._kernels)
+            own = adjust(logits[: len(picks)], picks)
+            positions = [spans[pick.row].start + pick.after + 1 for pick in picks]
+            sampled = sample(own, [pick.sampling for pick in picks], positions, self._kernels)
             measured = None if scoring is None else scoring.measure(logits, sampled)
             watched = watch(batch, logits, sampled, self._kernels) if batch.watched else None
-        return Pending(batch, sampled, wanted, scoring, measured, watched)
+        return Pending(batch, sampled, picks, scoring, measured, watched)
 
-    def collect(self, pending: Pending) -> list[int | None]:
-        """Wait for a step. The sampled id of each row, None for rows without sampling."""
-        tokens: list[int | None] = [None] * len(pending.batch.rows)
-        for index, token in zip(pending.wanted, pending.ids.tolist(), strict=True):
-            tokens[index] = token
+    def collect(self, pending: Pending) -> list[list[int]]:
+        """Wait for a step. The sampled ids of each row, none for rows without sampling."""
+        tokens: list[list[int]] = [[] for _ in pending.batch.rows]
+        for pick, token in zip(pending.picks, pending.ids.tolist(), strict=True):
+            tokens[pick.row].append(token)
         return tokens
 
     def scores(self, pending: Pending) -> list[list[Score]]:
@@ -103,10 +102,10 @@ class ModelRunner:
             return [[] for _ in pending.batch.rows]
         return pending.scoring.by_row(pending.measured)
 
-    def signals(self, pending: Pending) -> list[Signal | None]:
+    def signals(self, pending: Pending) -> list[list[Signal]]:
         """As `batch.Runner`."""
         watched = pending.watched
-        return [None] * len(pending.batch.rows) if watched is None else watched.by_row(pending.batch)
+        return [[] for _ in pending.batch.rows] if watched is None else watched.by_row(pending.batch)
 
     def set_threads(self, threads: int) -> None:
         """How many CPU threads the next steps use; the kernels of `backends.kernels.cpu` follow torch."""

@@ -1,15 +1,15 @@
 """What the next step runs. Pure bookkeeping: no clock, no device, no I/O.
 
-Running sequences that decode come first, one token each, so that a prompt never stalls an answer; how prompts share
-what is left, running and waiting ones, says `division`. How many run at a time depends on the queue, see `bands`. With
-an interactive sequence among them it is never more than a few: the rest, of batch traffic, then pauses with all that it
-has computed.
+Running sequences that decode come first, one token each and then their drafts, so that a prompt never stalls an
+answer; how prompts share what is left, running and waiting ones, says `division`. How many run at a time depends on
+the queue, see `bands`. With an interactive sequence among them it is never more than a few: the rest, of batch traffic,
+then pauses with all that it has computed.
 
 Memory. Who may start says `queues`. When answers have grown over what there is, the running sequence that ranks last
 goes back to waiting, at its old rank and with its answer so far; its blocks stay cached until others need them. The
 sequence that ranks first can so claim all memory, which is enough for any that was accepted: it always gets on. Batch
 sequences go likewise for interactive ones that wait, and those of a tenant who has more than his share of the blocks
-for those of one who has less.
+for those of one who has less. No sequence goes for a draft.
 """
 
 from collections import Counter
@@ -17,9 +17,10 @@ from collections.abc import Iterable
 
 from backends.engine.bands import Bands
 from backends.engine.cache import BlockCache
-from backends.engine.division import NOBODY, Newcomers, Scheduled, divide
+from backends.engine.division import NOBODY, Newcomers, Scheduled, divide, work_of
+from backends.engine.draft import Draft
 from backends.engine.entrance import Entrance
-from backends.engine.pace import CostModel, StepBudget, Work
+from backends.engine.pace import CostModel, StepBudget
 from backends.engine.queues import Queues
 from backends.engine.sequence import Sequence
 from backends.engine.turns import Turns
@@ -83,6 +84,11 @@ class Scheduler:
         self._make_room()
         turns = self._turns.copy()
         scheduled = self._divide(turns)
+        if self._shortage(scheduled) > 0:
+            for sequence in self.running:
+                sequence.draft = Draft()
+            turns = self._turns.copy()
+            scheduled = self._divide(turns)
         preempting = self._shortage(scheduled) > 0
         while self._shortage(scheduled) > 0:
             self.queues.preempt(self.running[-1])
@@ -102,18 +108,30 @@ class Scheduler:
     def _divide(self, turns: Turns, newcomers: Newcomers = NOBODY) -> list[Scheduled]:
         """Charges `turns`."""
         rows = self.queues.rows()
-        decoding = [sequence for sequence in rows if not sequence.in_prompt][: self._token_budget]
-        for sequence in decoding:
-            turns.charge(sequence.tenant, 1)
+        decoding = self._decoding(rows)
+        for sequence, count in decoding:
+            turns.charge(sequence.tenant, count)
+        work = work_of(decoding)
         budget = StepBudget(
             self._model,
-            Work.of((sequence.computed, 1) for sequence in decoding),
-            tokens=self._token_budget - len(decoding),
+            work,
+            tokens=self._token_budget - work.tokens,
             target=self.bands.target(self.bands.index) / 2 if self._budget_set is None else self._budget_set,
             stretch=self._budget_set is None,
         )
         self.step_budget = budget.seconds or 0.0
-        return [(sequence, 1) for sequence in decoding] + divide(rows, budget, turns, newcomers)
+        return decoding + divide(rows, budget, turns, newcomers)
+
+    def _decoding(self, rows: Iterable[Sequence]) -> list[Scheduled]:
+        """Those that get their next token, with their drafts: these have half of what is left behind the tokens."""
+        sequences = [sequence for sequence in rows if not sequence.in_prompt][: self._token_budget]
+        spare = (self._token_budget - len(sequences)) // 2
+        scheduled = []
+        for sequence in sequences:
+            drafted = min(len(sequence.draft.tokens), spare)
+            spare -= drafted
+            scheduled.append((sequence, 1 + drafted))
+        return scheduled
 
     def _calm(self, scheduled: list[Scheduled]) -> list[Scheduled]:
         """Without the last batch rows, where they are too many beside an interactive one that has just started."""

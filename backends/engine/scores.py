@@ -32,26 +32,26 @@ class Measured:
 class Scoring:
     """Which tokens of a batch are scored: all targets, and the sampled ones of rows that ask.
 
-    The batch's logits are taken to be those of the rows that sample, in order, followed by those of `reads`.
+    The batch's logits are taken to be those of its picks, in order, followed by those of `reads`.
     """
 
     def __init__(self, batch: Batch, layout: Layout) -> None:
-        sampling = [index for index, row in enumerate(batch.rows) if row.sampling is not None]
-        asking = [place for place, index in enumerate(sampling) if batch.rows[index].top is not None]
+        picked = [pick.row for pick in batch.picks]
+        asking = [place for place, index in enumerate(picked) if batch.rows[index].top is not None]
         targets = [
             (index, place) for index, row in enumerate(batch.rows) for place in range(len(row.targets))
         ]
         self._batch = batch
-        self._owners = [index for index, _ in targets] + [sampling[place] for place in asking]
+        self._owners = [index for index, _ in targets] + [picked[place] for place in asking]
         self._asking = layout.tensor(np.array(asking, np.int64))
         self._targets = [token for row in batch.rows for token in row.targets]
         self._at = layout.tensor(
-            np.array([*range(len(sampling), len(sampling) + len(targets)), *asking], np.int64)
+            np.array([*range(len(picked), len(picked) + len(targets)), *asking], np.int64)
         )
         self.reads: Ints = np.array([layout.firsts[index] + place for index, place in targets], np.int64)
 
     def measure(self, logits: torch.Tensor, sampled: torch.Tensor) -> Measured:
-        """`sampled`: the ids of the rows that sample."""
+        """`sampled`: the ids of the picks."""
         targets = torch.tensor(self._targets, dtype=torch.int64, device=sampled.device)
         top = max(row.top or 0 for row in self._batch.rows)
         return measure(logits, self._at, torch.cat([targets, sampled[self._asking]]), top)

@@ -3,8 +3,10 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from backends.engine.batch import Row, Seen
+from backends.engine.batch import FREE, Choice, Row, Seen
+from backends.engine.draft import Draft
 from backends.engine.grammar import Constraint
+from backends.engine.outcome import Outcome
 from backends.engine.stops import StopMatcher
 from backends.wire import FinishReason, Output, Sampling, Score, Signal, StepRun, Timings
 from prefixcache.tree import RadixNode
@@ -34,6 +36,7 @@ class Sequence:
     number: int  # counts up with arrival
     arrived: float  # Unix seconds, like all times here
     salt: bytes = b""
+    task: str = ""
     tenant: str = ""
     session: str = ""
     weight: float = 1.0  # of the tenant
@@ -51,6 +54,8 @@ class Sequence:
     followers: "list[Sequence]" = field(
         default_factory=list
     )  # its other answers, until the prompt is computed
+
+    draft: Draft = field(default_factory=Draft)  # of what follows `ids`
 
     running: bool = False  # or waiting
     computed: int = 0
@@ -121,40 +126,61 @@ class Sequence:
         self.stretched = True
         self.salt += STRETCHED
 
+    @property
+    def draftable(self) -> int:
+        """How many tokens a draft of what follows can have to any use: each is sampled, and one more after them."""
+        if self.remaining != 1 or len(self.ids) == self.prompt_length or self.unscored:
+            return 0
+        room = self.max_length - len(self.ids) - 1
+        return room if self.border is None or self.stretched else min(room, self.border - len(self.ids))
+
+    def expect(self, tokens: list[int]) -> None:
+        """Take `tokens` for what follows: whoever drafts them may be wrong."""
+        self.draft = Draft(tokens[: self.draftable], self.ends, self.constraint)
+
     def row(self, count: int) -> Row:
-        """The next `count` tokens, with a sample wanted if they are all there are and the answer may have one."""
+        """The next `count` tokens, with a sample wanted if they are all there are and the answer may have one.
+
+        Where `count` is more than there are, the others are those of the draft, and each is to be verified.
+        """
         start, end = self.computed, self.computed + count
-        sampled = end == len(self.ids) < self.max_length
+        drafted = max(0, end - len(self.ids))
+        sampled = end >= len(self.ids) < self.max_length
         targets = self.ids[start + 1 : min(end + 1, self.prompt_length)] if self.unscored else []
-        banned = self.ends if sampled and self._generated < self.sampling.min_tokens else frozenset()
-        allowed = None
-        if sampled and self.constraint is not None:
-            allowed = self.constraint.allowed(banned, ending=not self.sampling.ignore_eos)
         return Row(
-            self.ids[start:end],
+            self.ids[start:end] + self.draft.tokens[:drafted],
             start,
             list(self.blocks),
             self.sampling if sampled else None,
-            seen=self.seen,
-            banned=banned if allowed is None else frozenset(),
-            allowed=allowed,
+            choices=[self._choice(ahead) for ahead in range(drafted + 1)] if sampled else [FREE],
             stretched=self.stretched,
             targets=targets,
             top=self.sampling.logprobs if sampled or targets else None,
             watched=sampled and self.sampling.signals,
         )
 
+    def _choice(self, ahead: int) -> Choice:
+        """Of the token after `ahead` ones of the draft."""
+        banned = self.ends if self._generated + ahead < self.sampling.min_tokens else frozenset()
+        seen = None if self.seen is None else self.seen.and_then(self.draft.tokens[:ahead])
+        constraint = self.draft.constraints[ahead - 1] if ahead and self.constraint else self.constraint
+        if constraint is None:
+            return Choice(seen, banned)
+        return Choice(seen, allowed=constraint.allowed(banned, ending=not self.sampling.ignore_eos))
+
     @property
     def _generated(self) -> int:
         return len(self.ids) - self.prompt_length
 
-    def accept_scores(self, scores: list[Score], *, sampled: bool) -> None:
-        """Take in what a row's run has brought: scores of the prompt, from the first token of the row on, and that of
-        a `sampled` token. A row that ran before, ahead of a preemption, brings the same again."""
-        if sampled and self.sampling.logprobs is not None:
-            self.scores.append(scores[-1])
-            scores = scores[:-1]
-        self.prompt_scores[self.computed : self.computed + len(scores)] = scores
+    def measure(self, outcome: Outcome) -> None:
+        """Take in what is reported with the tokens of an outcome, before these are accepted and `computed` counts them.
+
+        The scores of the prompt are those from the first token of the row on. A row that ran before, ahead of a
+        preemption, brings the same again.
+        """
+        self.scores += outcome.scores
+        self.signals += outcome.signals
+        self.prompt_scores[self.computed : self.computed + len(outcome.targets)] = outcome.targets
 
     def accept(self, token: int, text: bytes) -> FinishReason | None:
         """Append a sampled token, whose bytes are `text`. Returns why the answer is complete now, None if it is not.
@@ -163,6 +189,7 @@ class Sequence:
         grammar. A stop token counts as generated and is told like any other, but its bytes are trimmed from the text.
         Raises GrammarError where going on in the grammar costs too much.
         """
+        foreseen = self.draft.follow(token)
         self.ids.append(token)
         self.held.append(token)
         if self.seen is not None:
@@ -175,7 +202,10 @@ class Sequence:
             self.trim = trim
             return "stop"
         if self.constraint is not None:
-            self.constraint.accept(token)
+            if foreseen is None:
+                self.constraint.accept(token)
+            else:
+                self.constraint = foreseen
             if self.constraint.complete:
                 return "stop"
         return "length" if len(self.ids) >= self.max_length else None

@@ -4,29 +4,28 @@ from dataclasses import dataclass
 
 import torch
 
-from backends.engine.batch import Batch
+from backends.engine.batch import Batch, Pick
 from backends.kernels.reference import Kernels
 from backends.wire import Signal
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """`values` [N, 3], still on the device, of the N rows of a batch that ask, which have the indices `owners`."""
+    """`values` [N, 3], still on the device, of the N picks of a batch whose rows ask."""
 
     values: torch.Tensor
-    owners: list[int]
+    picks: list[Pick]
 
-    def by_row(self, batch: Batch) -> list[Signal | None]:
+    def by_row(self, batch: Batch) -> list[list[Signal]]:
         """As `batch.Runner.signals`."""
-        rows: list[Signal | None] = [None] * len(batch.rows)
-        for owner, (logprob, margin, entropy) in zip(self.owners, self.values.tolist(), strict=True):
-            rows[owner] = Signal(logprob, margin, entropy, batch.rows[owner].forced)
+        rows: list[list[Signal]] = [[] for _ in batch.rows]
+        for pick, (logprob, margin, entropy) in zip(self.picks, self.values.tolist(), strict=True):
+            rows[pick.row].append(Signal(logprob, margin, entropy, pick.choice.forced))
         return rows
 
 
 def watch(batch: Batch, logits: torch.Tensor, sampled: torch.Tensor, kernels: Kernels) -> Watched:
-    """`sampled`: the ids of the rows that sample; `logits` begin with those of these rows, in order."""
-    sampling = [index for index, row in enumerate(batch.rows) if row.sampling is not None]
-    places = [place for place, index in enumerate(sampling) if batch.rows[index].watched]
-    at = torch.tensor(places, device=logits.device)
-    return Watched(kernels.signals(logits, at, sampled[at]), [sampling[place] for place in places])
+    """`sampled`: the ids of the batch's picks; `logits` begin with those of these, in order."""
+    asking = [(place, pick) for place, pick in enumerate(batch.picks) if batch.rows[pick.row].watched]
+    at = torch.tensor([place for place, _ in asking], device=logits.device)
+    return Watched(kernels.signals(logits, at, sampled[at]), [pick for _, pick in asking])

@@ -180,6 +180,15 @@ MISTAKES = [
         ["5: tiers[0].engines[0].step_budget_ms: must be above 0, not 0"],
     ),
     (
+        "speculation that is none",
+        TIER + "        speculation: {method: guess, max_tokens: 17, max_sequence: 3}",
+        [
+            "5: tiers[0].engines[0].speculation.method: must be one of ngram, off",
+            "5: tiers[0].engines[0].speculation.max_tokens: must be at most 16, not 17",
+            "5: tiers[0].engines[0].speculation.max_sequence: unknown key; did you mean max_sequences?",
+        ],
+    ),
+    (
         "a burst without its rate",
         TIER + "anonymous: {name: a, limits: {tokens_burst: 5, requests_burst: 5, requests_per_minute: 1}}",
         ["5: anonymous.limits.tokens_burst: needs tokens_per_minute beside it"],

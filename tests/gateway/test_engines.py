@@ -3,10 +3,16 @@
 from pathlib import Path
 
 from backends import wire
-from gateway.config import Band, Engine
+from gateway.config import Band, Engine, Speculation
 from gateway.engines import engine_config
 
-HERE = ("model", "kv_tokens", "bands", "cores")  # fields that reach the engine in another shape
+HERE = (
+    "model",
+    "kv_tokens",
+    "bands",
+    "cores",
+    "speculation",
+)  # fields that reach the engine in another shape
 
 
 def test_an_engine_gets_what_the_configuration_says() -> None:
@@ -14,14 +20,17 @@ def test_an_engine_gets_what_the_configuration_says() -> None:
         model="m", kv_tokens=3200, max_sequences=50, bands=(Band(rows=4, ttft_ms=90),), interactive_sequences=3,
         token_budget=99, step_budget_ms=12.5, max_waiting=7, max_waiting_tokens=1234, tenant_share=0.3,
         session_share=0.2, cores=5, dtype="float32", max_model_len=800,
+        speculation=Speculation(method="ngram", max_tokens=5, max_sequences=3),
     )  # fmt: skip
     made = engine_config("7b/0", engine, Path("/models/m"), "/run/x/3")
     for field in set(Engine.__struct_fields__) - set(HERE):
         assert getattr(made, field) == getattr(engine, field), field
     assert (made.model, made.kv_blocks, made.block_size, made.cores) == ("/models/m", 200, 16, 5)
     assert made.bands == (wire.Band(rows=4, ttft_ms=90),)
+    assert made.speculation == wire.Speculation(method="ngram", max_tokens=5, max_sequences=3)
     assert (made.address, made.lease) == ("ipc:///run/x/3.work", "/run/x/cores.lease")
 
 
 def test_the_configuration_and_the_engine_have_the_same_table_by_default() -> None:
-    assert engine_config("7b/0", Engine(model="m"), Path("m"), "/run/0").bands == wire.BANDS
+    made = engine_config("7b/0", Engine(model="m"), Path("m"), "/run/0")
+    assert (made.bands, made.speculation) == (wire.BANDS, wire.Speculation())

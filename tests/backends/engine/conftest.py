@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.engine.batch import Batch, Row, Words
+from backends.engine.batch import Batch, Pick, Row, Words
 from backends.engine.compiling import Compile
 from backends.engine.engine import Engine
 from backends.engine.grammar import Constraint, GrammarCompiler
 from backends.engine.sequence import Sequence
+from backends.engine.speculation.drafter import Drafter, Wish
 from backends.wire import (
+    DraftMethod,
     EngineConfig,
     FinishReason,
     Grammar,
@@ -22,6 +24,7 @@ from backends.wire import (
     Refused,
     Sampling,
     Signal,
+    Speculation,
     Submit,
     Vocabulary,
 )
@@ -53,7 +56,7 @@ class FakeRunner:
     kv: list[list[int]]
     batches: list[Batch] = field(default_factory=list)
     failures: list[Exception] = field(default_factory=list)  # raised one by one, in the next steps
-    answers: list[list[int | None]] = field(default_factory=list)  # given instead of the right ones
+    answers: list[list[list[int]]] = field(default_factory=list)  # given instead of the right ones
     seconds: float = 0.0  # that a device would have worked
 
     def launch(self, batch: Batch) -> Batch:
@@ -66,18 +69,24 @@ class FakeRunner:
             raise self.failures.pop(0)
         return batch
 
-    def collect(self, pending: Batch) -> list[int | None]:
-        return self.answers.pop(0) if self.answers else [self._sample(row) for row in pending.rows]
+    def collect(self, pending: Batch) -> list[list[int]]:
+        said: list[list[int]] = [[] for _ in pending.rows]
+        for pick in pending.picks:
+            said[pick.row].append(self._sample(pending.rows[pick.row], pick))
+        return self.answers.pop(0) if self.answers else said
 
     def scores(self, pending: Batch) -> list[list[Any]]:
         raise NotImplementedError("no test here asks for scores")
 
-    def signals(self, pending: Batch) -> list[Signal | None]:
+    def signals(self, pending: Batch) -> list[list[Signal]]:
         """The first value tells after how many tokens the row has sampled."""
-        return [
-            Signal(float(row.start + len(row.tokens)), 1.0, 2.0, row.forced) if row.watched else None
-            for row in pending.rows
-        ]
+        told: list[list[Signal]] = [[] for _ in pending.rows]
+        for pick in pending.picks:
+            row = pending.rows[pick.row]
+            if row.watched:
+                length = float(row.start + pick.after + 1)
+                told[pick.row].append(Signal(length, 1.0, 2.0, pick.choice.forced))
+        return told
 
     def _write(self, row: Row) -> None:
         assert row.tokens, "a row without tokens"
@@ -85,13 +94,41 @@ class FakeRunner:
         for position, token in enumerate(row.tokens, row.start):
             self.kv[row.blocks[position // size]][position % size] = token
 
-    def _sample(self, row: Row) -> int | None:
-        if row.sampling is None:
-            return None
-        seen = [token for block in row.blocks for token in self.kv[block]][: row.start + len(row.tokens)]
+    def _sample(self, row: Row, pick: Pick) -> int:
+        seen = [token for block in row.blocks for token in self.kv[block]][: row.start + pick.after + 1]
         assert UNWRITTEN not in seen, "a row reads what nobody has written"
-        token = next_token(seen, row.sampling.seed)
-        return token if row.allowed is None else among(token, row.allowed)
+        token = next_token(seen, pick.sampling.seed)
+        return token if pick.choice.allowed is None else among(token, pick.choice.allowed)
+
+
+@dataclass
+class FakeDrafter:
+    """Drafts what the "model" will say, and is wrong at the tokens of a draft that `wrong` names."""
+
+    wrong: frozenset[int] = frozenset()
+    error: int = 1  # by which it is wrong: far off, it is outside the vocabulary
+    method: DraftMethod = "ngram"
+    mute: bool = False  # it has never anything to say
+    drafted: int = 0
+
+    def propose(self, wishes: list[Wish]) -> list[list[int]]:
+        return [[] if self.mute else self._draft(sequence, count) for sequence, count in wishes]
+
+    def _draft(self, sequence: Sequence, count: int) -> list[int]:
+        ids, constraint = list(sequence.ids), sequence.constraint
+        constraint = constraint and constraint.copy()
+        while len(ids) < len(sequence.ids) + count and not (constraint and constraint.complete):
+            place = len(ids) - len(sequence.ids)
+            token = next_token(ids, sequence.sampling.seed)
+            if constraint is not None:
+                token = among(token, constraint.allowed(frozenset(), ending=False))
+                constraint.accept(token)
+            ids.append(token + self.error if place in self.wrong else token)
+        self.drafted += count
+        return ids[len(sequence.ids) :]
+
+    def forget(self, sequence: Sequence) -> None:
+        pass
 
 
 @dataclass
@@ -114,9 +151,23 @@ class Answer:
 class Rig:
     """An engine, its runner and a clock that stands still. Everything is checked after every step."""
 
-    def __init__(self, compile: Compile | None = None, *, paced: bool = False, **config: Any) -> None:
-        """`paced`: the engine sees that steps take time, and learns how much."""
-        fields = {"block_size": 4, "kv_blocks": 64, "token_budget": 32, "max_sequences": 8, **config}
+    def __init__(
+        self,
+        compile: Compile | None = None,
+        *,
+        paced: bool = False,
+        drafters: tuple[Drafter, ...] = (),
+        **config: Any,
+    ) -> None:
+        """`paced`: the engine sees that steps take time, and learns how much. `drafters` are asked in every step."""
+        fields = {
+            "block_size": 4,
+            "kv_blocks": 64,
+            "token_budget": 32,
+            "max_sequences": 8,
+            "speculation": Speculation(gated=False),
+            **config,
+        }
         self.config = EngineConfig(name="e/0", model="", address="", events="", vocabulary="", **fields)
         self.runner = FakeRunner([[UNWRITTEN] * self.config.block_size for _ in range(self.config.kv_blocks)])
         self.now = 1000.0
@@ -130,6 +181,7 @@ class Rig:
             lambda: self.now,
             lambda: self.runner.seconds if paced else 0.0,
             compile=compile or COMPILER.compile,
+            drafters=drafters,
         )
         self.refused: dict[tuple[bytes, str], Refused] = {}
         self.answers: dict[tuple[bytes, str], Answer] = {}
@@ -204,6 +256,16 @@ class Rig:
 def rig() -> Callable[..., Rig]:
     """Engines by their config: `rig(kv_blocks=8)`."""
     return Rig
+
+
+@pytest.fixture
+def drafter() -> Callable[..., FakeDrafter]:
+    """Drafters by where they are wrong: `drafter({0, 2})`."""
+
+    def make(wrong: Iterable[int] = (), **fields: Any) -> FakeDrafter:
+        return FakeDrafter(frozenset(wrong), **fields)
+
+    return make
 
 
 @pytest.fixture

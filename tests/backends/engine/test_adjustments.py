@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from backends.engine.adjustments import adjust
-from backends.engine.batch import Row, Seen
+from backends.engine.batch import Choice, Pick, Seen
 from backends.wire import Sampling
 
 PROMPT = frozenset({0, 1, 2})
@@ -17,8 +17,8 @@ OUTPUT = Counter({2: 1, 3: 4, 4: 1})
 LOGITS = torch.tensor([[1.5, -0.5, 2.0, 0.75, -1.0, 0.0, 3.0]])
 
 
-def row(seen: Seen | None = None, banned: frozenset[int] = frozenset(), **options: Any) -> Row:
-    return Row([0], 0, [0], Sampling(max_tokens=1, **options), seen=seen, banned=banned)
+def pick(seen: Seen | None = None, banned: frozenset[int] = frozenset(), **options: Any) -> Pick:
+    return Pick(0, 0, Sampling(max_tokens=1, **options), Choice(seen, banned))
 
 
 def by_hand(logits: list[float], options: dict[str, Any]) -> list[float]:
@@ -50,27 +50,27 @@ def by_hand(logits: list[float], options: dict[str, Any]) -> list[float]:
     ],
 )
 def test_each_alone_and_all_together(options: dict[str, Any]) -> None:
-    adjusted = adjust(LOGITS, [row(Seen(PROMPT, OUTPUT), **options)])
+    adjusted = adjust(LOGITS, [pick(Seen(PROMPT, OUTPUT), **options)])
     torch.testing.assert_close(adjusted[0], torch.tensor(by_hand(LOGITS[0].tolist(), options)))
 
 
 @pytest.mark.parametrize("penalty", [1e-38, 1e-45, 1e-310])
 def test_a_penalty_near_zero_leaves_odds_to_draw_by(penalty: float) -> None:
-    adjusted = adjust(LOGITS, [row(Seen(PROMPT, OUTPUT), repetition_penalty=penalty)])[0]
+    adjusted = adjust(LOGITS, [pick(Seen(PROMPT, OUTPUT), repetition_penalty=penalty)])[0]
     assert adjusted.isfinite().all()
     assert set(adjusted.topk(3).indices.tolist()) == {0, 2, 3}  # what was said, and was not unlikely
 
 
 def test_penalties_before_anything_is_said() -> None:
-    adjusted = adjust(LOGITS, [row(Seen(frozenset()), presence_penalty=1.0, repetition_penalty=2.0)])
+    adjusted = adjust(LOGITS, [pick(Seen(frozenset()), presence_penalty=1.0, repetition_penalty=2.0)])
     assert torch.equal(adjusted, LOGITS)
 
 
 def test_what_a_grammar_does_not_allow_stays_out_whatever_else_is_asked() -> None:
     options: Any = {"repetition_penalty": 0.5, "frequency_penalty": -2.0, "logit_bias": {0: 100.0}}
     allowed = np.array([0b0101_0010], np.uint32)
-    constrained = replace(row(Seen(PROMPT, OUTPUT), **options), allowed=allowed)
-    free = row(Seen(PROMPT, OUTPUT), **options)
+    free = pick(Seen(PROMPT, OUTPUT), **options)
+    constrained = free._replace(choice=replace(free.choice, allowed=allowed))
     adjusted, untouched = adjust(LOGITS.bfloat16().repeat(2, 1), [constrained, free])
     assert torch.equal(
         adjusted.isfinite(), torch.tensor([bool(0b0101_0010 >> token & 1) for token in range(7)])
@@ -81,14 +81,14 @@ def test_what_a_grammar_does_not_allow_stays_out_whatever_else_is_asked() -> Non
 
 def test_banned_tokens_stay_banned_whatever_else_is_asked() -> None:
     options = {"logit_bias": {2: 100.0}, "repetition_penalty": 0.5, "frequency_penalty": -2.0}
-    adjusted = adjust(LOGITS, [row(Seen(PROMPT, OUTPUT), frozenset({2, 5}), **options)])
+    adjusted = adjust(LOGITS, [pick(Seen(PROMPT, OUTPUT), frozenset({2, 5}), **options)])
     assert adjusted[0].isinf().nonzero().flatten().tolist() == [2, 5]
     assert not adjusted.isnan().any()
 
 
 def test_a_row_changes_for_itself_and_the_raw_logits_stay() -> None:
     logits = LOGITS.repeat(3, 1)
-    adjusted = adjust(logits, [row(), row(logit_bias={0: 1.0}), row()])
+    adjusted = adjust(logits, [pick(), pick(logit_bias={0: 1.0}), pick()])
     assert torch.equal(logits, LOGITS.repeat(3, 1))
     assert torch.equal(adjusted[::2], logits[::2])
     assert adjusted[1, 0] == logits[1, 0] + 1
@@ -96,7 +96,7 @@ def test_a_row_changes_for_itself_and_the_raw_logits_stay() -> None:
 
 def test_where_nobody_asks_nothing_is_touched() -> None:
     logits = LOGITS.to(torch.bfloat16)
-    assert adjust(logits, [row(temperature=0.5, min_p=0.1)]) is logits
+    assert adjust(logits, [pick(temperature=0.5, min_p=0.1)]) is logits
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from backends.engine.adjustments import adjust
-from backends.engine.batch import Row, Seen
+from backends.engine.batch import Choice, Pick, Seen
 from backends.engine.engine import Engine
 from backends.engine.runner import load_runner
 from backends.engine.sampler import sample
@@ -175,8 +175,8 @@ def test_penalties_count_what_the_oracle_counts(model: Model) -> None:
     ids = amid(model.engine(kv_blocks=9), logit_bias={17: 1.5}, max_tokens=30, **options)[0].ids
     logits = model.logits(PROMPT + ids)[len(PROMPT) - 1 :]
     for at, token in enumerate(ids):
-        row = Row([0], 0, [0], sampling, seen=Seen(frozenset(PROMPT), Counter(ids[:at])))
-        chosen = sample(adjust(logits[at : at + 1], [row]), [sampling], [len(PROMPT) + at], Plain())
+        pick = Pick(0, 0, sampling, Choice(Seen(frozenset(PROMPT), Counter(ids[:at]))))
+        chosen = sample(adjust(logits[at : at + 1], [pick]), [sampling], [len(PROMPT) + at], Plain())
         assert int(chosen) == token
 
 

@@ -140,9 +140,9 @@ def test_a_failed_answer_is_not_cached_either(rig: Make, expected: Expected) -> 
     assert engine.ask(LONG[:5] + answer.ids).cached == 4
 
 
-@pytest.mark.parametrize("answer", [[], [None], [64], [-1], [5, 5]], ids=str)
+@pytest.mark.parametrize("answer", [[], [[]], [[64]], [[-1]], [[5], [5]], [[5, 5]]], ids=str)
 def test_an_impossible_answer_of_the_runner_is_a_failure(
-    rig: Make, expected: Expected, answer: list[int | None]
+    rig: Make, expected: Expected, answer: list[list[int]]
 ) -> None:
     engine = rig()
     engine.runner.answers = [answer]

@@ -16,7 +16,7 @@ from backends.engine.engine import answer_sampling
 from backends.wire import BANDS, Band, Grammar, Sampling
 
 if TYPE_CHECKING:
-    from tests.backends.engine.conftest import Answer, Rig
+    from tests.backends.engine.conftest import Answer, FakeDrafter, Rig
 
 CONFIGS = st.fixed_dictionaries(
     {
@@ -30,6 +30,9 @@ CONFIGS = st.fixed_dictionaries(
         "step_budget_ms": st.sampled_from([None, 15.0]),
         "interactive_sequences": st.integers(1, 3),
         "tenant_share": st.sampled_from([0.2, 0.5, 1.0]),
+        "wrong": st.sampled_from(
+            [None, (), (), (1,), (0,), (2, 5)]
+        ),  # where drafts are; None: there are none
         "bands": st.sampled_from([BANDS, (Band(below=2, rows=1, ttft_ms=1), Band(rows=4, ttft_ms=2))]),
     }
 )
@@ -49,14 +52,20 @@ SAMPLINGS = st.fixed_dictionaries(
 
 class AnyOrder(RuleBasedStateMachine):
     def __init__(
-        self, make: Callable[..., Rig], expected: Callable[..., Answer], totals: Counter[str]
+        self,
+        make: Callable[..., Rig],
+        drafter: Callable[..., FakeDrafter],
+        expected: Callable[..., Answer],
+        totals: Counter[str],
     ) -> None:
         super().__init__()
-        self.make, self.expected, self.totals = make, expected, totals
+        self.make, self.drafter, self.expected, self.totals = make, drafter, expected, totals
 
     @initialize(config=CONFIGS)
     def build(self, config: dict[str, Any]) -> None:
-        self.rig = self.make(**config)
+        rest = {name: value for name, value in config.items() if name != "wrong"}
+        drafters = () if config["wrong"] is None else (self.drafter(config["wrong"]),)
+        self.rig = self.make(drafters=drafters, **rest)
         self.asked: dict[tuple[bytes, str], tuple[list[int], dict[str, Any]]] = {}
         self.silent: set[tuple[bytes, str]] = set()
 
@@ -138,6 +147,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.rig.run()
         load = self.rig.engine.load()
         self.totals.update(steps=load.steps, preemptions=load.preemptions, hits=load.prefix_hits)
+        self.totals.update(drafted=load.drafted_tokens, accepted=load.accepted_tokens)
         self.totals.update(load.finished)
         for key, (prompt, sampling) in self.asked.items():
             self.judge(self.rig.answers[key], self.expected(prompt, **sampling), key in self.silent)
@@ -152,12 +162,15 @@ class AnyOrder(RuleBasedStateMachine):
 
 @pytest.mark.timeout(600)  # a minute on an idle machine
 def test_anything_in_any_order(
-    rig: Callable[..., Rig], expected: Callable[..., Answer], caplog: pytest.LogCaptureFixture
+    rig: Callable[..., Rig],
+    drafter: Callable[..., FakeDrafter],
+    expected: Callable[..., Answer],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.CRITICAL)  # the failures are ordered
     totals: Counter[str] = Counter()
     run_state_machine_as_test(
-        lambda: AnyOrder(rig, expected, totals),  # type: ignore[arg-type]  # a factory is welcome too
+        lambda: AnyOrder(rig, drafter, expected, totals),  # type: ignore[arg-type]  # a factory is welcome too
         settings=settings(
             max_examples=380,
             stateful_step_count=40,
@@ -168,4 +181,5 @@ def test_anything_in_any_order(
     assert totals["preemptions"] > 8
     assert totals["hits"] > 60
     assert totals["paused"] > 4
+    assert totals["drafted"] > totals["accepted"] > 100
     assert all(totals[reason] > 0 for reason in ("stop", "length", "deadline", "error", "abort")), totals

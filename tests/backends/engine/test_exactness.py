@@ -13,10 +13,12 @@ import torch
 
 from backends.engine.engine import Engine
 from backends.engine.runner import load_runner
+from backends.engine.speculation.drafter import Drafter
+from backends.engine.speculation.ngram import NgramDrafter
 from backends.models.checkpoint import open_checkpoint
 from backends.prompt import ChatMessage, Prompt
 from backends.tokenizer import Tokenizer
-from backends.wire import EngineConfig, Sampling, Submit
+from backends.wire import EngineConfig, Sampling, Speculation, Submit
 
 pytestmark = [pytest.mark.models, pytest.mark.timeout(900)]  # a float32 model on a machine that may be busy
 
@@ -99,15 +101,17 @@ def make_engine(smollm2_folder: Path) -> Iterator[Callable[..., Engine]]:
     """Engines over one set of weights. `make_engine(token_budget=…, kv_blocks=…)`."""
     loaded: dict[int, Any] = {}
 
-    def make(*, token_budget: int = 512, kv_blocks: int = 512) -> Engine:
+    def make(*drafters: Drafter, token_budget: int = 512, kv_blocks: int = 512) -> Engine:
         config = EngineConfig(
             name="exact", model=str(smollm2_folder), address="", events="", vocabulary="", dtype="float32",
-            kv_blocks=kv_blocks, token_budget=token_budget,
+            kv_blocks=kv_blocks, token_budget=token_budget, speculation=Speculation(gated=False),
         )  # fmt: skip
         if kv_blocks not in loaded:
             loaded[kv_blocks] = load_runner(config)
         runner, _, vocabulary, context = loaded[kv_blocks]
-        return Engine(config, runner, [b"x"] * vocabulary, frozenset(), vocabulary, context)
+        return Engine(
+            config, runner, [b"x"] * vocabulary, frozenset(), vocabulary, context, drafters=drafters
+        )
 
     yield make
     loaded.clear()
@@ -156,6 +160,15 @@ def test_the_oracle_itself_generates_the_same(
 def test_among_others(oracle: Oracle, prompts: Answers, make_engine: Callable[..., Engine]) -> None:
     answers, _ = run(make_engine(), prompts)
     assert all_right(oracle, prompts, answers)
+
+
+def test_with_drafts(oracle: Oracle, prompts: Answers, make_engine: Callable[..., Engine]) -> None:
+    """Looked up in what was said; small models repeat themselves."""
+    engine = make_engine(NgramDrafter())
+    answers, _ = zip(*(run(engine, prompts[at : at + 5]) for at in range(0, len(prompts), 5)), strict=True)
+    assert all_right(oracle, prompts, [answer for part in answers for answer in part])
+    load = engine.load()
+    assert load.drafted_tokens > load.accepted_tokens > len(prompts)
 
 
 def test_in_chunks_of_32(oracle: Oracle, prompts: Answers, make_engine: Callable[..., Engine]) -> None:

@@ -71,7 +71,8 @@ def greedy(model: Any, prompt: list[int], count: int) -> list[int]:
 
 
 def run(runner: ModelRunner, *rows: Row) -> list[int | None]:
-    return runner.collect(runner.launch(Batch(list(rows))))
+    """The one token of each row, None for rows without sampling."""
+    return [next(iter(tokens), None) for tokens in runner.collect(runner.launch(Batch(list(rows))))]
 
 
 def prompt(number: int, length: int) -> list[int]:

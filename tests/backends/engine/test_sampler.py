@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from backends.engine.adjustments import adjust
-from backends.engine.batch import Row, Seen
+from backends.engine.batch import Choice, Pick, Seen
 from backends.engine.sampler import sample, truncate
 from backends.kernels.layout import KVCache
 from backends.kernels.reference import Kernels
@@ -35,8 +35,8 @@ def kernels(request: pytest.FixtureRequest) -> Kernels:
 def drawn(kernels: Kernels, seen: Seen | None = None, seed: int = 7, **options: Any) -> torch.Tensor:
     """How often each token comes, [vocabulary]: many positions of one seed."""
     sampling = Sampling(max_tokens=1, seed=seed, **options)
-    rows = [Row([0], 0, [0], sampling, seen=seen)]
-    logits = adjust(torch.tensor([LOGITS]), rows).repeat(DRAWS, 1)
+    picks = [Pick(0, 0, sampling, Choice(seen))]
+    logits = adjust(torch.tensor([LOGITS]), picks).repeat(DRAWS, 1)
     ids = sample(logits, [sampling] * DRAWS, range(DRAWS), kernels)
     return torch.bincount(ids, minlength=len(LOGITS))
 

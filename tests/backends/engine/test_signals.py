@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from backends.engine.batch import Batch, Row
+from backends.engine.batch import Batch, Choice, Row
 from backends.engine.runner import ModelRunner, load_runner
 from backends.wire import EngineConfig, Grammar, Sampling
 
@@ -45,18 +45,17 @@ def test_they_are_of_the_raw_logits_and_change_no_token(runner: ModelRunner) -> 
         row(2, None),
         row(4, plain),
         row(6, biased, watched=True),
-        row(8, plain, watched=True, allowed=words(9)),
+        row(8, plain, watched=True, choices=[Choice(allowed=words(9))]),
     ]
     pending = runner.launch(Batch(rows))
     tokens = runner.collect(pending)
     told = runner.signals(pending)
-    unwatched = [Row(r.tokens, 0, r.blocks, r.sampling, allowed=r.allowed) for r in rows]
+    unwatched = [Row(r.tokens, 0, r.blocks, r.sampling, r.choices) for r in rows]
     quiet = runner.launch(Batch(unwatched))
-    assert runner.collect(quiet) == tokens and runner.signals(quiet) == [None] * 5
-    assert [signal is not None for signal in told] == [True, False, False, True, True]
-    assert tokens[0] == tokens[2] and tokens[3:] == [5, 9]
-    free, _, _, pushed, held = told
-    assert free is not None and pushed is not None and held is not None
+    assert runner.collect(quiet) == tokens and runner.signals(quiet) == [[]] * 5
+    assert [len(signals) for signals in told] == [1, 0, 0, 1, 1]
+    assert tokens[0] == tokens[2] and tokens[3:] == [[5], [9]]
+    [free], _, _, [pushed], [held] = told
     assert (free.margin, free.entropy) == (pushed.margin, pushed.entropy) == (held.margin, held.entropy)
     assert held.forced and not free.forced and not pushed.forced
     assert free.logprob > pushed.logprob  # 5 was unlikely before it was pushed
@@ -65,8 +64,7 @@ def test_they_are_of_the_raw_logits_and_change_no_token(runner: ModelRunner) -> 
 def test_log_probabilities_are_those_of_scores(runner: ModelRunner) -> None:
     pending = runner.launch(Batch([row(0, Sampling(max_tokens=1, temperature=0.0), watched=True, top=2)]))
     runner.collect(pending)
-    [[score]], [signal] = runner.scores(pending), runner.signals(pending)
-    assert signal is not None
+    [[score]], [[signal]] = runner.scores(pending), runner.signals(pending)
     assert torch.allclose(torch.tensor(signal.logprob), torch.tensor(score.logprob), atol=1e-4)
     (_, best), (_, second) = score.top
     assert signal.margin == pytest.approx(best - second, abs=1e-4)

@@ -61,9 +61,8 @@ def answer(runner: ModelRunner, prompts: list[list[int]], steps: int) -> list[li
     rows = [Row(prompt, 0, table, GREEDY) for prompt, table in zip(prompts, tables, strict=True)]
     answers: list[list[int]] = [[] for _ in prompts]
     for step in range(steps):
-        for index, token in enumerate(runner.collect(runner.launch(Batch(rows)))):
-            assert token is not None
-            answers[index].append(token)
+        for index, tokens in enumerate(runner.collect(runner.launch(Batch(rows)))):
+            answers[index] += tokens
         rows = [
             Row([own[-1]], len(prompt) + step, table, GREEDY)
             for own, prompt, table in zip(answers, prompts, tables, strict=True)

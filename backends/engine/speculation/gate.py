@@ -1,0 +1,97 @@
+"""Whether drafting pays, and how many tokens: by how many are accepted and by what a step with them costs.
+
+If each drafted token is accepted with probability α given those before it, a step of n of them yields
+E = 1 + α + … + αⁿ = (1 - αⁿ⁺¹) / (1 - α) tokens (Leviathan, Kalman, Matias: arXiv:2211.17192, section 3.1), and is
+worth it if that is more than its cost in steps without drafts.
+
+A gate begins closed, and probes. It opens where a gain is likely, goes up one rung at a time to what has not been
+tried, and closes when nothing is gained any more. A closed one drafts once in a while, less and less often, so that it
+notices when an answer becomes foreseeable.
+"""
+
+from collections.abc import Callable
+
+from backends.wire import GateReason
+
+RUNGS = (1, 2, 3, 4, 6, 8, 12, 16)  # tokens of a draft
+PROBES = (2, 4)  # tokens of one that is to find out, in turn: two points make a line
+OPEN, CLOSED = 1.05, 1.0  # expected gains from which on it opens, and below which it closes
+BETTER = 1.02  # times as much gained as now has to be expected of another number
+EVIDENCE = 4  # drafts before anything is decided
+SOONEST, LATEST = 64, 1024  # times that a closed gate is asked between two probes
+FADE, FADE_CLOSED = 0.95, 0.9  # of what is known, with each draft
+PRIOR = 1.0, 2.0  # accepted tokens and trials that a gate begins with
+
+Cost = Callable[[int], float]  # of a step with drafts of so many tokens, in steps without
+
+
+def expected_tokens(acceptance: float, drafted: int) -> float:
+    """E above. Of `drafted` tokens, each accepted with that probability."""
+    if acceptance >= 1:
+        return drafted + 1.0
+    return float((1 - acceptance ** (drafted + 1)) / (1 - acceptance))
+
+
+def gain(acceptance: float, drafted: int, cost: Cost) -> float:
+    """Times as many tokens in the same time as without drafts."""
+    return expected_tokens(acceptance, drafted) / cost(drafted) if drafted else 1.0
+
+
+def choose(acceptance: float, cost: Cost, current: int, most: int) -> int:
+    """How many tokens to draft, at most `most`, where so far it has been `current`; 0: none."""
+    rungs = [rung for rung in RUNGS if rung <= most]
+    if not rungs:
+        return 0
+    best = max(rungs, key=lambda rung: gain(acceptance, rung, cost))
+    promised, present = gain(acceptance, best, cost), gain(acceptance, current, cost)
+    if promised < (CLOSED if current else OPEN):
+        return 0
+    return best if current > most or promised > BETTER * present else current
+
+
+class Gate:
+    """Of one way to draft, for one kind of task."""
+
+    def __init__(self, most: int) -> None:
+        """`most`: tokens of a draft."""
+        self.tokens = 0  # that are drafted at a time; 0: it is closed
+        self.reason: GateReason = "probing"
+        self.gain = 1.0  # expected of what is drafted
+        self._most = most
+        self._accepted, self._trials = PRIOR
+        self._drafts = 0
+        self._countdown, self._interval = 0, SOONEST
+
+    @property
+    def acceptance(self) -> float:
+        """Of a drafted token, given those before it."""
+        return self._accepted / self._trials
+
+    def ask(self) -> int:
+        """How many tokens to draft now for one more sequence."""
+        if self.tokens:
+            return self.tokens
+        self._countdown -= 1
+        return min(PROBES[self._drafts % len(PROBES)], self._most) if self._countdown <= 0 else 0
+
+    def count(self, drafted: int, accepted: int) -> None:
+        """A draft was verified. What comes after its first wrong token was never on trial."""
+        fade = FADE if self.tokens else FADE_CLOSED
+        self._accepted = fade * self._accepted + accepted
+        self._trials = fade * self._trials + min(accepted + 1, drafted)
+        self._drafts += 1
+        if not self.tokens and self._drafts >= EVIDENCE and accepted < drafted:
+            self._countdown, self._interval = self._interval, min(2 * self._interval, LATEST)
+
+    def decide(self, cost: Cost, tried: int) -> None:
+        """After drafts were counted. `tried`: the most tokens of a draft whose cost has been measured."""
+        if self._drafts < EVIDENCE:
+            return
+        reach = next((rung for rung in RUNGS if rung > tried), RUNGS[-1])
+        before, self.tokens = self.tokens, choose(self.acceptance, cost, self.tokens, min(reach, self._most))
+        if self.tokens:
+            self._interval = SOONEST
+        elif before or not choose(1.0, cost, 0, self._most):
+            self._countdown = max(self._countdown, self._interval)  # even if all of the last one was accepted
+        self.gain = gain(self.acceptance, self.tokens, cost)
+        self.reason = "pays" if self.tokens else "unprofitable"

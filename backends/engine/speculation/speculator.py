@@ -1,0 +1,135 @@
+"""Asks the drafters for what the next step is to verify, and keeps account of what came of it."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from collections.abc import Sequence as Several
+from typing import Any
+
+from backends.engine.batch import Batch
+from backends.engine.division import Scheduled
+from backends.engine.outcome import Outcome
+from backends.engine.pace import CostModel, Work
+from backends.engine.sequence import Sequence
+from backends.engine.speculation.costs import StepCosts
+from backends.engine.speculation.drafter import Drafter, Wish
+from backends.engine.speculation.gate import Gate
+from backends.wire import DraftMethod, GateState, Speculation
+
+STALE = 32  # steps with drafts, after which one runs without: what it costs is what all else is measured by
+
+Key = tuple[DraftMethod, str]  # and the task
+
+
+class Speculator:
+    """A gate for each way to draft and each task. Several ways are asked in order, until one has something to say."""
+
+    def __init__(
+        self, config: Speculation, drafters: Several[Drafter], model: CostModel, block_size: int
+    ) -> None:
+        """`model` predicts what steps take. No draft is longer than `block_size`: so much room every sequence has."""
+        self._config = config
+        self._drafters = drafters
+        self._model = model
+        self._most = min(config.max_tokens, block_size)
+        self._gates: defaultdict[Key, Gate] = defaultdict(lambda: Gate(self._most))
+        self._costs = StepCosts()
+        self._authors: dict[int, Key] = {}  # of the drafts of the next step, by the sequence's number
+        self._since_plain: Counter[int] = Counter()  # steps, by their rows
+        self._crowded = False
+        self._drafts = self._drafted = 0
+        self._accepted = [0] * self._most
+
+    def propose(self, running: Iterable[Sequence]) -> None:
+        """Give a draft to those that are to get their next token."""
+        if not self._drafters:
+            return
+        decoding = [sequence for sequence in running if not sequence.in_prompt]
+        self._crowded = len(decoding) > self._config.max_sequences
+        due = self._config.gated and self._since_plain[len(decoding)] >= STALE
+        self._authors.clear()
+        rest = [] if self._crowded or due else [sequence for sequence in decoding if sequence.draftable]
+        for sequence in decoding:
+            sequence.expect([])
+        for drafter in self._drafters:
+            self._ask(drafter, rest)
+            rest = [sequence for sequence in rest if sequence.number not in self._authors]
+
+    def _ask(self, drafter: Drafter, sequences: Iterable[Sequence]) -> None:
+        wishes: list[Wish] = []
+        for sequence in sequences:
+            wanted = self._gates[drafter.method, sequence.task].ask() if self._config.gated else self._most
+            if wanted:
+                wishes.append((sequence, min(wanted, sequence.draftable)))
+        for (sequence, wanted), tokens in zip(wishes, drafter.propose(wishes), strict=True):
+            sequence.expect(tokens[:wanted])
+            if sequence.draft.tokens:
+                self._authors[sequence.number] = drafter.method, sequence.task
+
+    def learn(
+        self, scheduled: list[Scheduled], batch: Batch, outcomes: list[Outcome], work: Work, seconds: float
+    ) -> None:
+        """A step has run, and took so long with the drafting before it. Before the sequences are told."""
+        if not self._drafters:
+            return
+        used = set()
+        for (sequence, _), row, outcome in zip(scheduled, batch.rows, outcomes, strict=True):
+            if row.draft:
+                used.add(self._count(sequence, len(row.draft), len(outcome.tokens) - 1))
+        if work.kind == "prompt":
+            return
+        starts = [sequence.computed for sequence, _ in scheduled]
+        self._since_plain[work.rows] = self._since_plain[work.rows] + 1 if work.drafted else 0
+        self._costs.learn(work.rows, work.drafted, seconds, self._model.predict(_work(starts, 0)))
+        for key in used:
+            tried = self._costs.tried(work.rows) // work.rows
+            self._gates[key].decide(lambda drafted: self._cost(starts, drafted), tried)
+
+    def _count(self, sequence: Sequence, drafted: int, accepted: int) -> Key:
+        key = self._authors[sequence.number]
+        self._gates[key].count(drafted, accepted)
+        self._drafts += 1
+        self._drafted += drafted
+        for position in range(accepted):
+            self._accepted[position] += 1
+        return key
+
+    def _cost(self, starts: list[int], drafted: int) -> float:
+        """Of so many tokens for each row, in steps without; as predicted where it was never measured."""
+        measured = self._costs.ratio(len(starts), len(starts) * drafted)
+        if measured is not None:
+            return measured
+        plain, more = self._model.predict(_work(starts, 0)), self._model.predict(_work(starts, drafted))
+        return more / plain if plain and more else math.inf
+
+    def forget(self, sequence: Sequence) -> None:
+        """It has ended."""
+        for drafter in self._drafters:
+            drafter.forget(sequence)
+
+    def fields(self) -> dict[str, Any]:
+        """Of Load."""
+        return {
+            "drafts": self._drafts,
+            "drafted_tokens": self._drafted,
+            "accepted_tokens": sum(self._accepted),
+            "accepted_by_position": tuple(self._accepted) if self._drafters else (),
+            "gates": tuple(
+                GateState(
+                    method=method,
+                    task=task,
+                    tokens=0 if self._crowded else gate.tokens,
+                    acceptance=gate.acceptance,
+                    gain=gate.gain,
+                    reason="crowded" if self._crowded else gate.reason,
+                )
+                for (method, task), gate in self._gates.items()
+            ),
+        }
+
+
+def _work(starts: list[int], drafted: int) -> Work:
+    work = Work()
+    for start in starts:
+        work = work.and_span(start, 1 + drafted, drafted)
+    return work

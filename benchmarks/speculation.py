@@ -1,0 +1,172 @@
+"""Our engine with speculation against the same engine without, at batch 1, task by task.
+
+Prompts: HumanEval for code, Spec-Bench for the rest, from the folder that HEADRACE_DATA names. Each is answered twice,
+with and without, right after each other, at temperature 0, and the tokens per second from the first token on are
+compared. The gate is on, and learns from prompt to prompt as in an engine that serves. The details have the share of
+drafted tokens that were accepted, beside the one usual for a draft model a fraction as large, and in how many answers
+a token came out another way, which may happen where two are all but equally likely.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+
+from backends.catalogue import resolve
+from backends.engine.engine import Engine
+from backends.engine.runner import load_runner
+from backends.engine.speculation.drafters import drafters_for
+from backends.prompt import ChatMessage, Prompt
+from backends.tokenizer import Tokenizer
+from backends.wire import EngineConfig, Load, Sampling, Speculation, Submit
+from benchmarks.report import Report, Row, arguments, machine, paired, publish
+
+TARGET = "qwen2.5-coder-1.5b-instruct"
+TOKENS = 128  # of an answer
+PROMPTS, QUICK_PROMPTS = 30, 2
+LONGEST = 1500  # tokens of a prompt
+USUAL = {
+    "code": "0.85-0.92",
+    "translation": "0.80-0.88",
+    "summarization": "0.72-0.80",
+    "chat": "0.55-0.70",
+    "creative": "0.45-0.65",
+}
+CATEGORIES = {
+    "translation": {"translation"},
+    "summarization": {"summarization"},
+    "chat": {"reasoning", "extraction", "stem", "humanities"},
+    "creative": {"writing", "roleplay"},
+}
+INSTRUCTION = "Complete the following function. Answer with the whole function.\n\n```python\n{}```"
+
+
+def texts(data: Path, task: str) -> Iterator[str]:
+    """What users ask of that kind. Raises FileNotFoundError."""
+    name = "humaneval" if task == "code" else "spec_bench_questions"
+    with gzip.open(data / f"{name}.jsonl.gz", "rt") as lines:
+        for line in lines:
+            entry = json.loads(line)
+            if task == "code":
+                yield INSTRUCTION.format(entry["prompt"])
+            elif entry["category"] in CATEGORIES[task]:
+                yield entry["turns"][0]
+
+
+@dataclass(slots=True)
+class Rival:
+    """One engine, as its own loop drives it."""
+
+    engine: Engine
+
+    def answer(self, prompt: list[int], task: str, id: str, tokens: int) -> tuple[list[int], float]:
+        """The answer, and tokens per second after its first one. Nothing of it is found in the prefix cache later."""
+        sampling = Sampling(max_tokens=tokens, temperature=0.0)
+        submit = Submit(id=id, prompt=prompt, sampling=sampling, task=task, salt=id.encode())
+        refused = self.engine.submit(b"", submit)
+        if refused is not None:
+            raise RuntimeError(refused.message)
+        said: list[int] = []
+        started = time.perf_counter()
+        while self.engine.has_work:
+            ids = [id for _, output in self.engine.step() for id in output.ids]
+            if not said:
+                started, first = time.perf_counter(), len(ids)
+            said += ids
+        return said, (len(said) - first) / (time.perf_counter() - started)
+
+
+class Bench:
+    """One model and its memory, for two engines that take turns."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        folder = resolve(options.target)
+        self.tokens = options.tokens
+        self._tokenizer = Tokenizer(folder)
+        self._config = EngineConfig(
+            name="bench", model=str(folder), address="", events="", vocabulary="", kv_blocks=256, cores=2,
+            quantization=options.quantization, speculation=Speculation(method=options.method),
+        )  # fmt: skip
+        self._vocabulary = self._tokenizer.vocabulary()
+        self._loaded = load_runner(self._config, len(self._vocabulary))
+        self._loaded[0].set_threads(2)
+        self.ours = self._rival(self._config)
+        self.peer = self._rival(msgspec.structs.replace(self._config, speculation=Speculation()))
+
+    def _rival(self, config: EngineConfig) -> Rival:
+        runner, eos, size, context = self._loaded
+        drafters = drafters_for(config.speculation)
+        return Rival(Engine(config, runner, self._vocabulary, eos, size, context, drafters=drafters))
+
+    def prompts(self, data: Path, task: str, count: int) -> list[list[int]]:
+        """The first ones that are not too long, as the model's template has them."""
+        chats = (Prompt(messages=(ChatMessage(role="user", content=text),)) for text in texts(data, task))
+        encoded = (self._tokenizer.encode_now(chat) for chat in chats)
+        return list(islice((ids for ids in encoded if len(ids) <= LONGEST), count))
+
+    def row(self, data: Path, task: str, count: int) -> Row:
+        pairs, changed = [], 0
+        before = self.ours.engine.load()
+        for number, prompt in enumerate(self.prompts(data, task, count)):
+            rivals = [self.ours, self.peer] if number % 2 else [self.peer, self.ours]
+            answers = {
+                id(each): each.answer(prompt, task, f"{task} {number}", self.tokens) for each in rivals
+            }
+            (ours, rate), (right, slow) = answers[id(self.ours)], answers[id(self.peer)]
+            changed += ours != right
+            if len(ours) > 8:
+                pairs.append((rate, slow))
+        details = _details(before, self.ours.engine.load(), task) | {"answers changed": changed}
+        return paired(task, pairs, peer_name="without speculation", unit="tokens/s", details=details)
+
+
+def _details(before: Load, after: Load, task: str) -> dict[str, Any]:
+    drafted = after.drafted_tokens - before.drafted_tokens
+    accepted = after.accepted_tokens - before.accepted_tokens
+    gates = {
+        f"gate {gate.method}": f"{gate.reason}, {gate.tokens} tokens, α {gate.acceptance:.2f}, gain {gate.gain:.2f}"
+        for gate in after.gates
+        if gate.task == task
+    }
+    return {
+        "accepted": round(accepted / drafted, 3) if drafted else None,
+        "usual": USUAL[task],
+        "drafted tokens per step": round(drafted / (after.steps - before.steps), 2),
+        "tokens per step": round(
+            (after.generation_tokens - before.generation_tokens) / (after.steps - before.steps), 2
+        ),
+        **gates,
+    }
+
+
+def main() -> None:
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--target", default=TARGET, help="the model that answers")
+    parser.add_argument("--quantization", choices=("none", "int8"), default="int8", help="of its weights")
+    methods = get_args(Speculation.__annotations__["method"])
+    parser.add_argument("--method", choices=methods, default="ngram", help="how tokens are drafted")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="of an answer")
+    parser.add_argument("--tasks", nargs="+", choices=list(USUAL), default=list(USUAL))
+    options = parser.parse_args()
+    if "HEADRACE_DATA" not in os.environ:
+        parser.error("HEADRACE_DATA has to name the folder with humaneval and spec_bench_questions")
+    data = Path(os.environ["HEADRACE_DATA"])
+    bench = Bench(options)
+    warm = bench.prompts(data, "code", 1)[0][:64]
+    for rival in (bench.ours, bench.peer):
+        rival.answer(warm, "", "warm", 24)  # the cost model needs a few steps before it foretells anything
+    count = QUICK_PROMPTS if options.quick else PROMPTS
+    rows = [bench.row(data, task, count) for task in options.tasks]
+    publish(Report(name="speculation", machine=machine(), rows=rows), options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""When drafting is worth it, by tables: acceptance, costs, and what a gate makes of them over time."""
+
+from collections.abc import Callable
+
+import pytest
+
+from backends.engine.speculation.gate import (
+    EVIDENCE,
+    LATEST,
+    PROBES,
+    RUNGS,
+    SOONEST,
+    Gate,
+    choose,
+    expected_tokens,
+    gain,
+)
+
+Cost = Callable[[int], float]
+MOST = 16
+
+
+def free(drafted: int) -> float:
+    """A device that verifies many rows for what one costs."""
+    return 1.0
+
+
+def linear(each: float) -> Cost:
+    return lambda drafted: 1 + each * drafted
+
+
+def steep(drafted: int) -> float:
+    """llama.cpp on a CPU: four rows cost as much as four single steps, or nearly."""
+    return drafted + 1.0
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "drafted", "tokens"),
+    [(0.0, 4, 1.0), (0.5, 1, 1.5), (0.5, 2, 1.75), (0.8, 3, 2.952), (1.0, 4, 5.0), (0.9, 0, 1.0)],
+)
+def test_expected_tokens(acceptance: float, drafted: int, tokens: float) -> None:
+    assert expected_tokens(acceptance, drafted) == pytest.approx(tokens)
+    assert expected_tokens(acceptance, drafted) == pytest.approx(
+        sum(acceptance**place for place in range(drafted + 1))
+    )
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "cost", "current", "most", "chosen"),
+    [
+        (0.9, free, 0, MOST, 16),
+        (0.9, free, 0, 4, 4),
+        (0.9, free, 0, 0, 0),
+        (0.91, steep, 0, MOST, 0),  # nine of ten accepted, and still a loss
+        (0.91, steep, 3, MOST, 0),
+        (0.9, linear(0.1), 0, MOST, 8),
+        (0.6, linear(0.1), 0, MOST, 3),
+        (0.3, linear(0.1), 0, MOST, 1),
+        (0.1, linear(0.1), 0, MOST, 0),
+        (0.13, linear(0.1), 1, MOST, 1),  # not enough to open, and no reason to close
+        (0.13, linear(0.1), 0, MOST, 0),
+        (0.05, linear(0.1), 1, MOST, 0),
+        (0.9, linear(0.1), 12, MOST, 12),  # hardly less than with 8
+        (0.9, linear(0.1), 12, 3, 3),  # more than may be
+    ],
+)
+def test_choice(acceptance: float, cost: Cost, current: int, most: int, chosen: int) -> None:
+    assert choose(acceptance, cost, current, most) == chosen
+
+
+@pytest.mark.parametrize("acceptance", [0.1, 0.4, 0.7, 0.95])
+@pytest.mark.parametrize("each", [0.02, 0.2, 0.6, 1.5])
+def test_no_choice_is_expected_to_lose_or_is_far_from_the_best(acceptance: float, each: float) -> None:
+    cost = linear(each)
+    chosen = choose(acceptance, cost, 0, MOST)
+    best = max(gain(acceptance, rung, cost) for rung in RUNGS)
+    assert gain(acceptance, chosen, cost) >= max(1.0, best / 1.05)
+
+
+def feed(gate: Gate, cost: Cost, accepts: Callable[[int], int], steps: int) -> list[int]:
+    """A sequence that is decoded: what is drafted in each step."""
+    drafted = []
+    tried = max(PROBES)
+    for _ in range(steps):
+        wanted = gate.ask()
+        drafted.append(wanted)
+        if wanted:
+            gate.count(wanted, accepts(wanted))
+            tried = max(tried, wanted)
+            gate.decide(cost, tried)
+    return drafted
+
+
+def test_it_probes_then_climbs_as_far_as_it_pays() -> None:
+    gate = Gate(MOST)
+    drafted = feed(gate, linear(0.05), lambda wanted: wanted, 60)
+    assert drafted[:EVIDENCE] == [2, 4, 2, 4]
+    climbed = [count for count in drafted[EVIDENCE:]]
+    assert climbed == sorted(climbed) and climbed[0] <= 6 and climbed[-1] == 16  # a rung at a time
+    assert gate.reason == "pays" and gate.acceptance > 0.9
+    assert gate.gain == gain(gate.acceptance, 16, linear(0.05))
+
+
+def test_it_never_opens_where_verifying_costs_too_much() -> None:
+    gate = Gate(MOST)
+    drafted = feed(gate, steep, lambda wanted: wanted, 2000)
+    assert gate.tokens == 0 and gate.reason == "unprofitable" and gate.gain == 1.0
+    assert sum(count > 0 for count in drafted) < EVIDENCE + 2000 / SOONEST + 1
+
+
+def test_without_luck_it_probes_less_and_less() -> None:
+    gate = Gate(MOST)
+    drafted = feed(gate, linear(0.1), lambda wanted: 0, 10_000)
+    probes = [step for step, count in enumerate(drafted) if count]
+    gaps = [after - before for before, after in zip(probes, probes[1:], strict=False)]
+    assert gaps[: EVIDENCE - 1] == [1] * (EVIDENCE - 1)
+    assert gaps[EVIDENCE - 1 :] == [64, 128, 256, 512, 1024] + [LATEST] * (len(gaps) - EVIDENCE - 4)
+    assert set(drafted) <= {0, *PROBES}
+
+
+def test_it_closes_when_luck_ends_and_opens_when_it_returns() -> None:
+    gate = Gate(8)
+    feed(gate, linear(0.1), lambda wanted: wanted, 100)
+    assert gate.tokens == 8
+    feed(gate, linear(0.1), lambda wanted: 0, 200)
+    assert gate.tokens == 0 and gate.reason == "unprofitable"
+    lucky = feed(gate, linear(0.1), lambda wanted: wanted, 2 * LATEST)
+    assert gate.tokens == 8
+    assert lucky.index(8) < LATEST + 64
+
+
+def test_what_comes_after_a_wrong_token_was_not_on_trial() -> None:
+    gate = Gate(MOST)
+    for _ in range(200):
+        gate.count(8, 1)
+    assert gate.acceptance == pytest.approx(0.5)
+
+
+def test_no_draft_is_longer_than_it_may_be() -> None:
+    assert set(feed(Gate(1), free, lambda wanted: wanted, 50)) == {1}
+    assert max(feed(Gate(3), free, lambda wanted: wanted, 50)) == 3

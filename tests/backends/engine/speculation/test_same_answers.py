@@ -1,0 +1,236 @@
+"""A real model and sampler: text, scores and signals are those without speculation, and so is the law."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from backends.engine.engine import Engine
+from backends.engine.grammar import GrammarCompiler
+from backends.engine.runner import ModelRunner, load_runner
+from backends.engine.sequence import Sequence
+from backends.engine.speculation.drafter import Drafter, Wish
+from backends.engine.speculation.ngram import NgramDrafter
+from backends.wire import (
+    DraftMethod,
+    EngineConfig,
+    FinishReason,
+    Grammar,
+    Output,
+    Sampling,
+    Score,
+    Signal,
+    Speculation,
+    Submit,
+    Vocabulary,
+)
+
+DATA = [bytes([byte]) for byte in range(256)] + [b"he", b"  ", b"", b"", b""]
+EOS, SIZE, CONTEXT = 260, 288, 128
+PROMPT = [(7 * at * at + 3 * at) % 250 for at in range(20)]
+WORDS = Grammar("regex", "[a-f]{3,9}( [a-f]{2,4})*")
+SAMPLINGS: list[dict[str, Any]] = [
+    {"temperature": 0.0, "logprobs": 3},
+    {"temperature": 1.0, "logprobs": 0, "signals": True},
+    {"temperature": 0.7, "top_k": 3, "n": 2},
+    {"temperature": 2.0, "top_p": 0.3, "min_p": 0.02},
+    {"temperature": 1.0, "frequency_penalty": 1.0, "presence_penalty": 0.5, "repetition_penalty": 1.8, "logprobs": 1},
+    {"temperature": 1.0, "logit_bias": {5: 4.0, EOS: 6.0}},
+    {"temperature": 1.0, "logit_bias": {EOS: 100.0}, "min_tokens": 17},
+    {"temperature": 0.0, "prompt_logprobs": True, "logprobs": 2},
+    {"temperature": 1.0, "stop_token_ids": tuple(range(0, 40))},
+    {"temperature": 1.0, "stop": tuple(chr(letter) for letter in range(48, 60)), "min_tokens": 6},
+    {"temperature": 1.0, "grammar": WORDS, "signals": True, "logprobs": 2, "logit_bias": {EOS: 5.0}},
+    {"temperature": 0.0, "grammar": WORDS, "min_tokens": 12, "frequency_penalty": 2.0},
+    {"temperature": 1.0, "max_tokens": 1},
+    {"temperature": 1.0, "max_tokens": 3},
+    {"temperature": 1.0, "max_tokens": 500},  # the context ends before
+]  # fmt: skip
+
+
+class Answer:
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.scores: list[Score] = []
+        self.signals: list[Signal] = []
+        self.prompt: list[Score] = []
+        self.finish: FinishReason | None = None
+        self.trim = 0
+
+    def take(self, output: Output) -> None:
+        self.ids += output.ids
+        self.scores += output.scores
+        self.signals += output.signals
+        self.prompt += output.prompt
+        self.finish, self.trim = output.finish, output.trim
+
+
+Answers = dict[str, Answer]
+
+
+class Replay:
+    """Drafts the answers that have been given before, with every fifth token changed."""
+
+    method: DraftMethod = "draft"
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+
+    def propose(self, wishes: list[Wish]) -> list[list[int]]:
+        return [self._draft(*wish) for wish in wishes]
+
+    def _draft(self, sequence: Sequence, count: int) -> list[int]:
+        said = len(sequence.ids) - sequence.prompt_length
+        ids = self._answers[f"{sequence.id}.{sequence.index}"].ids[said : said + count]
+        return [id if (said + place) % 5 else (id + 1) % SIZE for place, id in enumerate(ids)]
+
+    def forget(self, sequence: Sequence) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def runner(
+    write_gguf: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ModelRunner]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    path = write_gguf(tmp_path_factory.mktemp("gguf") / "model.gguf", "llama", "F32")
+    config = EngineConfig(
+        name="e", model=str(path), address="", events="", vocabulary="", dtype="float32", kv_blocks=64
+    )
+    made, *_ = load_runner(config, SIZE)
+    yield made
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def engine(runner: ModelRunner) -> Callable[..., Engine]:
+    vocabulary, eos = Vocabulary(DATA, {EOS: "<end>"}), frozenset({EOS})
+    compiler = GrammarCompiler(vocabulary, eos, SIZE)
+
+    def make(*drafters: Drafter, **fields: Any) -> Engine:
+        speculation = Speculation(gated=False, max_tokens=6, max_sequences=64)
+        config = EngineConfig(
+            name="e", model="", address="", events="", vocabulary="", speculation=speculation,
+            **{"kv_blocks": 64, **fields},
+        )  # fmt: skip
+        return Engine(config, runner, DATA, eos, SIZE, CONTEXT, compile=compiler.compile, drafters=drafters)
+
+    return make
+
+
+def submit(engine: Engine, id: str, **sampling: Any) -> None:
+    asked = Sampling(**{"max_tokens": 40, "seed": 3, **sampling})
+    assert engine.submit(b"gw", Submit(id=id, prompt=PROMPT, sampling=asked)) is None
+
+
+def run(engine: Engine) -> Answers:
+    answers: Answers = {}
+    while engine.has_work:
+        for _, output in engine.step():
+            answers.setdefault(f"{output.id}.{output.index}", Answer()).take(output)
+        engine.check()
+    assert engine.refusals() == []
+    load = engine.load()
+    assert load.blocks_free + load.blocks_cached == load.blocks_total
+    return answers
+
+
+def ask_all(engine: Engine) -> Answers:
+    for number, sampling in enumerate(SAMPLINGS):
+        submit(engine, str(number), **sampling)
+    return run(engine)
+
+
+def near(ours: list[Score], right: list[Score]) -> bool:
+    return len(ours) == len(right) and all(
+        math.isclose(one.logprob, other.logprob, abs_tol=1e-3)
+        and [id for id, _ in one.top] == [id for id, _ in other.top]
+        for one, other in zip(ours, right, strict=True)
+    )
+
+
+def test_nothing_that_is_told_changes(engine: Callable[..., Engine]) -> None:
+    """All at once, with few blocks too, so that drafts meet preemption."""
+    plain = ask_all(engine())
+    for drafters in ((Replay(plain),), (NgramDrafter(), Replay(plain))):
+        for blocks in (64, 11):
+            drafting = engine(*drafters, kv_blocks=blocks)
+            answers = ask_all(drafting)
+            assert answers.keys() == plain.keys()
+            for name, right in plain.items():
+                ours = answers[name]
+                assert (ours.ids, ours.finish, ours.trim) == (right.ids, right.finish, right.trim), name
+                assert near(ours.scores, right.scores) and near(ours.prompt, right.prompt), name
+                assert [signal.forced for signal in ours.signals] == [each.forced for each in right.signals]
+                assert all(
+                    math.isclose(one.logprob, other.logprob, abs_tol=1e-3)
+                    and math.isclose(one.entropy or 0, other.entropy or 0, abs_tol=1e-3)
+                    for one, other in zip(ours.signals, right.signals, strict=True)
+                )
+            load = drafting.load()
+            assert load.drafts > 20
+            assert (load.preemptions > 0) == (blocks == 11)
+
+
+def test_drafts_are_accepted_up_to_what_was_changed(engine: Callable[..., Engine]) -> None:
+    plain = engine()
+    submit(plain, "0", temperature=0.0, ignore_eos=True)
+    drafting = engine(Replay(run(plain)))
+    submit(drafting, "0", temperature=0.0, ignore_eos=True)
+    run(drafting)
+    load = drafting.load()
+    assert load.accepted_by_position == (8, 8, 8, 7, 0, 0)  # the last one ends by length
+    assert load.steps == 1 + 8
+
+
+def test_the_law_is_the_models(engine: Callable[..., Engine]) -> None:
+    """The first three tokens of many seeds, drawn among the two likeliest, where a draft says the likeliest."""
+    ways = [f"{first}{second}{third}" for first in "01" for second in "01" for third in "01"]
+    likeliest = Answer()
+    expected = {}
+    ids: dict[str, list[int]] = {"": []}
+    chances = {"": 1.0}
+    for way in ["", *(way[:length] for length in (1, 2) for way in ways[:: 2 ** (3 - length)])]:
+        [[one, p], [two, q]] = top_two(engine(), ids[way])
+        share = math.exp(p) / (math.exp(p) + math.exp(q))
+        for turn, token, chance in (("0", one, share), ("1", two, 1 - share)):
+            ids[way + turn], chances[way + turn] = [*ids[way], token], chances[way] * chance
+    expected = {way: chances[way] for way in ways}
+    assert sum(expected.values()) == pytest.approx(1)
+    likeliest.ids = ids["000"]
+    names = {tuple(ids[way]): way for way in ways}
+    drawn: Counter[str] = Counter()
+    seeds = 1600
+    drafting = engine(Likeliest(likeliest.ids), kv_blocks=64, interactive_sequences=64, max_sequences=64)
+    for seed in range(seeds):
+        submit(drafting, str(seed), seed=seed, max_tokens=3, top_k=2, ignore_eos=True)
+        if seed % 64 == 63 or seed == seeds - 1:
+            drawn.update(names[tuple(answer.ids)] for answer in run(drafting).values())
+    assert drafting.load().accepted_tokens > seeds / 20
+    law = [seeds * expected[way] for way in ways]
+    assert chisquare([drawn[way] for way in ways], law).pvalue > 1e-3
+
+
+class Likeliest(Replay):
+    """Says the same to everybody."""
+
+    def __init__(self, ids: list[int]) -> None:
+        self._ids = ids
+
+    def _draft(self, sequence: Sequence, count: int) -> list[int]:
+        said = len(sequence.ids) - sequence.prompt_length
+        return self._ids[said : said + count]
+
+
+def top_two(engine: Engine, said: list[int]) -> list[tuple[int, float]]:
+    """The likeliest two tokens after the prompt and `said`."""
+    sampling = Sampling(max_tokens=1, logprobs=2)
+    assert engine.submit(b"gw", Submit(id="q", prompt=PROMPT + said, sampling=sampling)) is None
+    [answer] = run(engine).values()
+    return answer.scores[0].top
