@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from gateway.cli import calibrate, configuration, explain, keys, models, serve, top
+from gateway.cli import calibrate, configuration, explain, keys, models, replay, serve, top
 
 FAILED = 2
 Command = Callable[[argparse.Namespace], int]
@@ -49,7 +49,16 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="headrace", description="A cascading multi-model LLM gateway.")
     parser.add_argument("--version", action="version", version=f"headrace {version('headrace')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (serve.add, models.add, keys.add, configuration.add, explain.add, calibrate.add, top.add):
+    for add in (
+        serve.add,
+        models.add,
+        keys.add,
+        configuration.add,
+        explain.add,
+        calibrate.add,
+        replay.add,
+        top.add,
+    ):
         add(commands)
     commands.add_parser("train", help="fit the classifier on graded outcomes; see headrace train --help")
     evaluate = commands.add_parser("evaluate", help="measure the router; see headrace evaluate router --help")

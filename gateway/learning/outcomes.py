@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backends.backend import Usage
+from classifier import Task
 from classifier.confide import FEWEST_GOOD
-from classifier.confidence import Confidence, Floats
+from classifier.confidence import Confidence, Floats, features
 from gateway.config import Price
 from gateway.judges import Brief
 from gateway.judging import Terms
@@ -68,10 +69,28 @@ class Verdicts:
     """The confidence in every recorded answer of one tier, by rules that were fitted without its fold."""
 
     def __init__(self, recordings: Sequence[Recording]) -> None:
-        self._confidence = {
-            held: Confidence(rules(each for each in recordings if fold(each.sample) != held))
-            for held in range(FOLDS)
+        self._recordings = recordings
+        self._rules = {
+            held: rules(each for each in recordings if fold(each.sample) != held) for held in range(FOLDS)
         }
+        self._confidence = {held: Confidence(own) for held, own in self._rules.items()}
+
+    def estimates(self, task: Task, after: int | None) -> tuple[list[Recording], Floats]:
+        """The answers that could be judged after so many tokens (None: at their end), and P(good) of each, whether or
+        not a gateway would listen to the rule."""
+        fitted = {
+            held: rule
+            for held, own in self._rules.items()
+            for rule in own
+            if (rule.task, rule.after) == (task, after)
+        }
+        asked = [
+            each
+            for each in self._recordings
+            if each.task == task and len(each.logprobs) >= (after or 1) and fold(each.sample) in fitted
+        ]
+        told = [fitted[fold(each.sample)].estimate(_seen(each, after)) for each in asked]
+        return asked, np.array(told, np.float64)
 
     def brief(self, recording: Recording, of: Terms) -> Brief:
         confidence = self._confidence[fold(recording.sample)]
@@ -83,6 +102,12 @@ class Verdicts:
         if brief.confidence.silent(recording.task) is not None:
             return Judged(None, recording.tokens)
         return judged(recording, brief)
+
+
+def _seen(recording: Recording, after: int | None) -> Floats:
+    if after is None:
+        return features(recording.trace, recording.finish, recording.expected)
+    return features(recording.trace.first(after), None, recording.expected)
 
 
 def right(recordings: Iterable[Recording]) -> dict[str, int]:
