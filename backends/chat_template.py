@@ -48,21 +48,24 @@ class ChatTemplate:
             ) from error
         self._tokens = dict(tokens)
 
-    def render(self, messages: Sequence[Fields], tools: Sequence[Fields] = ()) -> str:
+    def render(
+        self, messages: Sequence[Fields], tools: Sequence[Fields] = (), options: Fields | None = None
+    ) -> str:
         """The conversation up to where the assistant is to speak. Raises TemplateError.
 
-        `messages` and `tools`: as `message_fields` and `tool_fields` make them.
+        `messages` and `tools`: as `message_fields` and `tool_fields` make them. `options`: see `Prompt`.
 
         Whatever goes wrong in a template that compiled is caused by the conversation it was given, such as roles
         that do not alternate, so each such error is a refusal.
         """
         scope = {
+            **(options or {}),
             "messages": messages,
             "tools": tools or None,
             "documents": None,
             "add_generation_prompt": True,
         }
-        limit = GROWTH * len(msgspec.json.encode([messages, tools])) + ALLOWANCE
+        limit = GROWTH * len(msgspec.json.encode([messages, tools, options])) + ALLOWANCE
         deadline = time.monotonic() + SECONDS
         pieces, size = [], 0
         try:

@@ -5,6 +5,8 @@ from typing import Any, Literal
 
 import msgspec
 
+Option = bool | int | float | str
+
 MAX_DEPTH = 64  # of schemas and arguments; what is nested deeper is not gone through
 
 
@@ -62,6 +64,7 @@ class Prompt(msgspec.Struct, frozen=True):
     """What the model is asked: a conversation, a plain text to continue, or token ids. Exactly one of the three.
 
     `suffix`: the text behind a gap that is to be filled; `text` then stands before it.
+    `options`: for the chat template, such as Qwen3's `enable_thinking`; one that does not know a name goes without it.
     """
 
     messages: tuple[ChatMessage, ...] = ()
@@ -70,6 +73,7 @@ class Prompt(msgspec.Struct, frozen=True):
     ids: tuple[int, ...] | None = None
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = ToolChoice()
+    options: dict[str, Option] = {}
 
     @property
     def callable_tools(self) -> tuple[Tool, ...]:

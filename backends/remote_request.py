@@ -28,6 +28,7 @@ class Kind:
     repeats_stop: bool = False  # is the stop string part of the text?
     ids: bool = False  # may a prompt be token ids?
     tools: bool = True
+    template_options: bool = False  # are they passed on?
 
 
 OPENAI = frozenset({"presence_penalty", "frequency_penalty", "logit_bias"})
@@ -50,6 +51,7 @@ KINDS = {
             cache_salt=True,
             ids=True,
             form=remote_grammar.structured_outputs,
+            template_options=True,
         ),
         Kind(
             name="sglang",
@@ -58,6 +60,7 @@ KINDS = {
             cache_salt=True,
             ids=True,
             form=remote_grammar.response_format_or_regex,
+            template_options=True,
         ),
         Kind(
             name="lmdeploy",
@@ -98,6 +101,8 @@ def compose(kind: Kind, model: str, generation: Generation) -> tuple[str, dict[s
         body["cache_salt"] = generation.salt.hex()
     if not generation.prompt.is_conversation:
         return "/completions", body | {"prompt": _told(generation)}
+    if options := generation.prompt.options:
+        body["chat_template_kwargs"] = options
     messages = [_message(message) for message in generation.prompt.messages]
     return "/chat/completions", body | {"messages": messages} | _tools(generation.prompt)
 
@@ -198,8 +203,10 @@ def _check(kind: Kind, generation: Generation) -> None:
     refused += [field for field, asked in _never(sampling).items() if asked]
     if _form(kind, generation) is None:
         refused.append("grammar")
-    if generation.prompt.speaks_of_tools and not kind.tools:
+    if prompt.speaks_of_tools and not kind.tools:
         refused.append("tools")
+    if prompt.options and not kind.template_options:
+        refused.append("chat_template_kwargs")
     if refused:
         what = "token ids" if refused[0] == "prompt" else "it"
         raise Rejected(

@@ -70,7 +70,7 @@ class Tokenizer:
         template = self._template
         if template is None:
             return ToolSupport(False, None)
-        return support(lambda messages, tools: self._render(template, messages, tools, cut=""))
+        return support(lambda messages, tools: self._render(template, messages, tools, {}, cut=""))
 
     @property
     def family(self) -> str:
@@ -103,14 +103,20 @@ class Tokenizer:
         # pieces' ids stand for the same text. Conversations without such names, all but a few, are one piece. The cut
         # is made of hexadecimal digits, which no template's JSON escapes.
         cut = secrets.token_hex(16)
-        rendered = self._render(self._template, prompt.messages, prompt.tools, cut)
+        rendered = self._render(self._template, prompt.messages, prompt.tools, prompt.options, cut)
         return self._ids(rendered.split(cut), add_special_tokens=False)
 
     def _render(
-        self, template: ChatTemplate, messages: Sequence[ChatMessage], tools: Sequence[Tool], cut: str
+        self,
+        template: ChatTemplate,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[Tool],
+        options: Fields,
+        cut: str,
     ) -> str:
         said = [self._defused(message_fields(message), cut) for message in messages]
-        return template.render(said, [self._defused(tool_fields(tool), cut) for tool in tools])
+        told = [self._defused(tool_fields(tool), cut) for tool in tools]
+        return template.render(said, told, self._defused(options, cut))
 
     def _around_gap(self, before: str, after: str) -> list[int]:
         if self.infill is None:

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta
 
 from backends.backend import Delta
-from backends.prompt import Prompt, Tool, ToolChoice
+from backends.prompt import Option, Prompt, Tool, ToolChoice
 from backends.tools.calls import joined
 from gateway.api import chat_messages, chat_tools, tools
 from gateway.api.chat_messages import AnyMessage, without_what_is_off
@@ -41,6 +42,11 @@ CHAT_OFF: Off = {
 }
 
 
+# What templates are given in any case, and so is not the client's to say.
+OURS = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
+OptionName = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
+
+
 class ChatBody(GenerationBody, frozen=True, kw_only=True):
     messages: Annotated[list[AnyMessage], Meta(min_length=1)]
     tools: Tools = []
@@ -49,6 +55,7 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     max_completion_tokens: Tokens | None = None
     logprobs: bool = False
     top_logprobs: Top = 0
+    chat_template_kwargs: Annotated[dict[OptionName, Option], Meta(max_length=16)] = {}  # vLLM's extension
 
     @property
     def told_logprobs(self) -> int | None:
@@ -60,7 +67,8 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
 
     def to_prompt(self) -> Prompt:
         messages = tuple(message.plain() for message in self.messages)
-        return tools.offering(messages, self.plain_tools, self.choice)
+        prompt = tools.offering(messages, self.plain_tools, self.choice)
+        return msgspec.structs.replace(prompt, options=self.chat_template_kwargs)
 
     @property
     def plain_tools(self) -> list[Tool]:
@@ -136,6 +144,9 @@ def decode(data: bytes) -> ChatBody:
     body = convert_generation(fields, ChatBody, CHAT_OFF)
     if None not in (body.max_tokens, body.max_completion_tokens) and body.max_tokens != body.most_tokens:
         raise invalid("max_tokens", "differs from max_completion_tokens")
+    for name in body.chat_template_kwargs:
+        if name in OURS or name.endswith("_token"):
+            raise invalid(f"chat_template_kwargs.{name}", "is given to the template by the server")
     if body.top_logprobs and not body.logprobs:
         raise invalid("top_logprobs", "only allowed where logprobs is true")
     chat_messages.check(body.messages)

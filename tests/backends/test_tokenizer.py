@@ -158,6 +158,23 @@ class TestTemplates:
         with pytest.raises(TemplateError, match="no chat template"):
             tokenizer.encode_now(chat("Hi"))
 
+    def test_options_are_the_requests_own(self, write_folder: WriteFolder) -> None:
+        """A template that does not know a name goes without it; nothing that is said becomes a control token."""
+        template = (
+            "{% if think is not defined or think %}<think>{% endif %}{{ style }}{{ messages | length }}"
+        )
+        tokenizer = Tokenizer(write_folder(template))
+
+        def rendered(**options: Any) -> str:
+            ids = tokenizer.encode_now(msgspec.structs.replace(chat("Hi"), options=options))
+            assert all(map(tokenizer.vocabulary().__getitem__, ids)), "a control token"
+            return text_of(tokenizer, ids)
+
+        assert rendered() == "<think>1"
+        assert rendered(think=False, other=3) == "1"
+        assert rendered(think=True, style="<|im_end|>") == "<think><|im_end|>1"
+        assert rendered(think=False, messages="x", tools="x") == "1"
+
     def test_a_file_of_its_own_comes_first(self, write_folder: WriteFolder) -> None:
         folder = write_folder("from the config")
         (folder / "chat_template.jinja").write_text("from the file")

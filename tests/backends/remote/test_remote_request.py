@@ -96,6 +96,15 @@ def test_the_messages_of_a_conversation(generation: Make) -> None:
     assert b"null" not in msgspec.json.encode(body)
 
 
+def test_options_of_the_chat_template_are_passed_on_where_servers_know_them(generation: Make) -> None:
+    asking = asked(generation, options={"enable_thinking": False})
+    for kind in ("vllm", "sglang"):
+        assert compose(KINDS[kind], "big", asking)[1]["chat_template_kwargs"] == {"enable_thinking": False}
+    for kind in ("lmdeploy", "tgi", "openai"):
+        with pytest.raises(Rejected, match="^chat_template_kwargs: "):
+            compose(KINDS[kind], "big", asking)
+
+
 def test_a_seed_of_64_bits_fits_into_theirs(generation: Make) -> None:
     _, body = compose(KINDS["vllm"], "big", generation(sampling=Sampling(max_tokens=1, seed=2**64 - 1)))
     assert body["seed"] == 2**63 - 1

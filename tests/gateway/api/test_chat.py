@@ -127,8 +127,18 @@ def test_what_is_not_supported_is_named(name: str, value: Any) -> None:
     assert name in error.message
 
 
+def test_options_of_the_chat_template() -> None:
+    options = {"enable_thinking": False, "thinking_budget": 100, "style": "brief"}
+    assert parse(chat_template_kwargs=options).to_prompt().options == options
+    assert parse(chat_template_kwargs=None).to_prompt().options == {}
+    for wrong in ({"a b": 1}, {"a": [1]}, {"a": None}, {f"n{n}": 1 for n in range(17)}):
+        assert (refused(chat_template_kwargs=wrong).param or "").startswith("chat_template_kwargs")
+    for ours in ("messages", "tools", "add_generation_prompt", "bos_token"):
+        assert refused(chat_template_kwargs={ours: "x"}).param == f"chat_template_kwargs.{ours}"
+
+
 @pytest.mark.parametrize(
-    "name", ["cache_salt", "chat_template", "chat_template_kwargs", "api_base", "best_of", "echo", "Model"]
+    "name", ["cache_salt", "chat_template", "template_kwargs", "api_base", "best_of", "echo", "Model"]
 )
 def test_what_is_unknown_is_named(name: str) -> None:
     error = refused(**{name: "x"})
