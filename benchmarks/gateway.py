@@ -8,7 +8,7 @@ alternate. The peer is made by `make bench-peers`; without it, and without redis
 import argparse
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from statistics import median, quantiles
 
@@ -27,7 +27,7 @@ RATE = 100.0  # requests per second
 CHUNKS = 20
 CONCURRENCY = 16
 LONG, PACE = 120, 0.005  # chunks of a long stream, and seconds between them: each comes alone
-ADDED_P50, ADDED_P99 = 2.0, 10.0  # milliseconds that the gateway may add
+ADDED = {50: 2.0, 99: 10.0}  # milliseconds that the gateway may add, by percentile
 LEAST = 1e-5  # seconds that are told from none
 MODEL = "smollm2-135m-instruct"  # whose tokenizer the stub of the engine wire has
 
@@ -35,7 +35,7 @@ SECRET = b"0" * 64
 KEY, STORED = new_key(SECRET)
 
 CONFIG = """
-server: {host: 127.0.0.1, port: 0}
+server: {host: 127.0.0.1, port: 0, workers: WORKERS}
 secret_env: BENCHMARK_SECRET
 state: {folder: "{folder}" STATE}
 tiers:
@@ -54,7 +54,9 @@ MESSAGES = [
 Rate = Callable[[str], float]
 
 
-def config(upstream: int, *, state: str = "", telemetry: str = "", wire: bool = False) -> str:
+def config(
+    upstream: int, *, state: str = "", telemetry: str = "", wire: bool = False, workers: int = 1
+) -> str:
     remote = (
         f"remotes: [{{url: 'http://127.0.0.1:{upstream}/v1', model: stub, kind: vllm, max_in_flight: 8000}}]"
     )
@@ -62,6 +64,7 @@ def config(upstream: int, *, state: str = "", telemetry: str = "", wire: bool = 
     words = {
         "REPLICAS": engine if wire else remote,
         "STATE": state and f", {state}",
+        "WORKERS": str(workers),
         "PREFIX": STORED.prefix,
         "DIGEST": STORED.digest,
         "TELEMETRY": telemetry,
@@ -85,9 +88,10 @@ def body(chunks: int = CHUNKS, delay: float = 0.0, pace: float = 0.0) -> bytes:
 
 
 class Bench:
-    """All programs, by name: `sqlite`, `redis`, `wire` and `traced` are ours."""
+    """All programs, by name: `sqlite`, `redis`, `wire`, `traced` and `workers` are ours."""
 
-    def __init__(self, stack: ExitStack) -> None:
+    def __init__(self, stack: ExitStack, workers: int) -> None:
+        """`workers`: how many one more gateway has, each with a core to itself where there are as many."""
         enter = stack.enter_context
         self.stub = enter(programs.stub())
         upstream = self.stub.port
@@ -97,6 +101,9 @@ class Bench:
             "traced": enter(programs.headrace(config(upstream, telemetry=traced))),
             "bare": enter(programs.bare(upstream)),
         }
+        if workers > 1:
+            several = config(upstream, workers=workers)
+            self.programs["workers"] = enter(programs.headrace(several, cores=set(programs.CORES[:workers])))
         try:
             store = enter(programs.redis())
             state = f'redis: "redis://127.0.0.1:{store.port}/0"'
@@ -141,25 +148,35 @@ def pairs(names: tuple[str, str], rounds: int, measure: Rate) -> list[tuple[floa
 
 
 def added_rows(bench: Bench, seconds: float) -> list[Row]:
-    """An open loop through each of ours, and the stub directly; what bare httpx adds on this processor is beside it."""
-    asked, rows = body(delay=DELAY), []
+    """An open loop through each of ours, each beside the stub alone, whose own p99 no gateway can be below.
+
+    What bare Starlette and httpx add on this processor is the yardstick.
+    """
+
+    def loop(name: str) -> list[float]:
+        return asyncio.run(open_loop(bench.target(name, body(delay=DELAY)), RATE, seconds))
+
+    rows = []
     for name in ("sqlite", "redis", "wire", "bare"):
         if name in bench:
-            base = median(asyncio.run(open_loop(bench.target("stub", asked), RATE, seconds)))
-            times = asyncio.run(open_loop(bench.target(name, asked), RATE, seconds))
-            cuts = quantiles((1000 * max(time - base, LEAST) for time in times), n=100)
-            for at, bound in ((50, ADDED_P50), (99, ADDED_P99)):
-                rows.append(
-                    Row(
-                        case=f"added p{at}, {name}",
-                        ours=cuts[at - 1],
-                        peer=bound,
-                        peer_name=f"what the gateway may add at {RATE:.0f} requests/s",
-                        unit="ms",
-                        ratio=bound / cuts[at - 1],
-                    )
-                )
-    return rows
+            alone = loop("stub")
+            rows += _added(name, loop(name), median(alone), (50, 99))
+    return rows + _added("nothing but the stub", alone, median(alone), (99,))
+
+
+def _added(name: str, times: list[float], base: float, percentiles: Sequence[int]) -> list[Row]:
+    cuts = quantiles((1000 * max(time - base, LEAST) for time in times), n=100)
+    return [
+        Row(
+            case=f"added p{at}, {name}",
+            ours=cuts[at - 1],
+            peer=ADDED[at],
+            peer_name=f"what the gateway may add at {RATE:.0f} requests/s",
+            unit="ms",
+            ratio=ADDED[at] / cuts[at - 1],
+        )
+        for at in percentiles
+    ]
 
 
 def rate_rows(bench: Bench, rounds: int, seconds: float) -> list[Row]:
@@ -174,6 +191,7 @@ def rate_rows(bench: Bench, rounds: int, seconds: float) -> list[Row]:
         ("closed loop, redis", "redis", "sqlite", "SQLite instead of Redis"),
         ("closed loop, wire", "wire", "sqlite", "HTTP instead of the engine wire"),
         ("tracing", "traced", "sqlite", "without traces"),
+        ("several workers", "workers", "sqlite", "one worker on one core"),
     ]
     return [
         paired(case, pairs((ours, peer), rounds, rate), peer_name=words, unit="requests/s")
@@ -231,7 +249,7 @@ def _costs(bench: Bench, name: str, seconds: float) -> tuple[float, float]:
 def measure(options: argparse.Namespace) -> list[Row]:
     rounds, seconds = (3, 2.0) if options.quick else (9, 4.0)
     with ExitStack() as stack:
-        bench = Bench(stack)
+        bench = Bench(stack, options.workers)
         bench.warm_up()
         rows = added_rows(bench, 3 * seconds)
         rows += rate_rows(bench, rounds, seconds)
@@ -241,7 +259,11 @@ def measure(options: argparse.Namespace) -> list[Row]:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "").parse_args()
+    parser = arguments(__doc__ or "")
+    parser.add_argument(
+        "--workers", type=int, default=1, help="compare a gateway of so many, on as many cores, with one"
+    )
+    options = parser.parse_args()
     os.sched_setaffinity(0, programs.OTHERS)
     cores = {"gateway cores": sorted(programs.MEASURED), "other cores": sorted(programs.OTHERS)}
     publish(Report(name="gateway", machine=machine() | cores, rows=measure(options)), options.json)

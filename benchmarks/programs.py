@@ -102,16 +102,19 @@ def redis() -> Iterator[Program]:
 
 @contextmanager
 def headrace(
-    config: str, module: str = "gateway.cli", environment: Mapping[str, str] | None = None
+    config: str,
+    module: str = "gateway.cli",
+    environment: Mapping[str, str] | None = None,
+    cores: set[int] = MEASURED,
 ) -> Iterator[Program]:
     """`config`: YAML, in which {folder} stands for a folder of its own."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "headrace.yaml"
         file.write_text(config.replace("{folder}", folder))
         command = [sys.executable, "-m", module, "serve", "--config", str(file)]
-        cores = ",".join(map(str, OTHERS))
-        variables = {"BENCHMARK_SECRET": "0" * 64, "BENCHMARK_ENGINE_CORES": cores, **(environment or {})}
-        with program(command, r"ready at http://[\d.]+:(\d+)", MEASURED, variables) as running:
+        others = ",".join(map(str, OTHERS))
+        variables = {"BENCHMARK_SECRET": "0" * 64, "BENCHMARK_ENGINE_CORES": others, **(environment or {})}
+        with program(command, r"ready at http://[\d.]+:(\d+)", cores, variables) as running:
             yield running
 
 
