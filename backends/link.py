@@ -6,11 +6,12 @@ wants to talk to the next life makes a new link. So no message can reach an engi
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import zmq
-import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
 from backends.wire import (
@@ -30,6 +31,9 @@ from backends.wire import (
     socket_path,
 )
 
+T = TypeVar("T")
+
+AT_ONCE = 100  # messages that are read before anybody else has a turn
 ASK_AGAIN = 0.1  # seconds without a snapshot after which it is asked for again
 
 _log = logging.getLogger(__name__)
@@ -93,7 +97,10 @@ class EngineLink:
         self._connected = asyncio.Event()
         self._unsynced = asyncio.Event()
         self._unsynced.set()
-        self._context = zmq.asyncio.Context()
+        self._inlets: list[_Inlet[Any]] = []
+        self._answers: _Inlet[bytes] | None = None
+        self._end: asyncio.Future[None] | None = None
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.linger = 0
         self._commands = self._context.socket(zmq.DEALER)
         self._commands.setsockopt(zmq.IMMEDIATE, 1)  # nothing waits in a queue for an engine to come
@@ -111,17 +118,22 @@ class EngineLink:
     def send(self, message: ToEngine) -> None:
         """Never waits. Raises EngineLost when no engine is connected."""
         try:
-            sent = asyncio.ensure_future(self._commands.send(encode(message), zmq.NOBLOCK))
-            sent.result()  # it is done: NOBLOCK has sent or refused
+            self._commands.send(encode(message), zmq.NOBLOCK)
         except zmq.ZMQError as error:
             raise EngineLost("the engine cannot be reached") from error
+        if self._answers is not None:
+            self._answers.look_again()
 
     async def run(self) -> None:
         """Serve the link; returns when the engine is lost. What a callback raises comes out in an ExceptionGroup."""
+        self._end = asyncio.get_running_loop().create_future()
+        self._inlet(self._monitor, self._receive_monitored, self._watch)
+        receive = partial(self._commands.recv, zmq.NOBLOCK)
+        self._answers = self._inlet(self._commands, receive, self._read_answer)
         try:
             async with asyncio.TaskGroup() as group:
-                for work in (self._watch, self._ask, self._read_answers, self._read_events):
-                    group.create_task(work())
+                group.create_task(self._ask())
+                await self._end
         except* EngineLost as lost:
             _log.info("%s: %s", self._name, lost.exceptions[0])
         finally:
@@ -129,14 +141,31 @@ class EngineLink:
 
     def close(self) -> None:
         """Idempotent. What the engine has not yet taken is dropped."""
+        for inlet in self._inlets:
+            inlet.close()
         self._context.destroy()
 
-    async def _watch(self) -> None:
-        while True:
-            message = await recv_monitor_message(self._monitor)
-            if message["event"] == zmq.EVENT_DISCONNECTED:
-                raise EngineLost("the engine's process is gone")
+    def _inlet(
+        self, socket: "zmq.Socket[bytes]", receive: Callable[[], T], take: Callable[[T], None]
+    ) -> "_Inlet[T]":
+        inlet = _Inlet(socket, receive, take, self._fail)
+        self._inlets.append(inlet)
+        return inlet
+
+    def _fail(self, error: Exception) -> None:
+        if self._end is not None and not self._end.done():
+            self._end.set_exception(error)
+
+    def _receive_monitored(self) -> dict[str, Any]:
+        return dict(recv_monitor_message(self._monitor, zmq.NOBLOCK))
+
+    def _watch(self, message: Mapping[str, Any]) -> None:
+        if message["event"] == zmq.EVENT_DISCONNECTED:
+            raise EngineLost("the engine's process is gone")
+        if not self._connected.is_set():
             self._connected.set()
+            # ready means ready for orders
+            self._inlet(self._events, partial(self._events.recv, zmq.NOBLOCK), self._read_event)
 
     async def _ask(self) -> None:
         """Ask for a snapshot until one has come: the first may be sent before our subscription is known."""
@@ -146,27 +175,69 @@ class EngineLink:
             self.send(Subscribe())
             await asyncio.sleep(ASK_AGAIN)
 
-    async def _read_answers(self) -> None:
-        while True:
-            body = await self._commands.recv()
-            try:
-                answer = decode_from_engine(body)
-            except msgspec.MsgspecError as error:
-                _log.error("%s: dropped a malformed answer: %s", self._name, error)
-            else:
-                self._on_answer(answer)
+    def _read_answer(self, body: bytes) -> None:
+        try:
+            answer = decode_from_engine(body)
+        except msgspec.MsgspecError as error:
+            _log.error("%s: dropped a malformed answer: %s", self._name, error)
+        else:
+            self._on_answer(answer)
 
-    async def _read_events(self) -> None:
-        await self._connected.wait()  # ready means ready for orders
-        while True:
-            body = await self._events.recv()
-            try:
-                event = decode_event(body)
-            except msgspec.MsgspecError as error:
-                _log.error("%s: dropped a malformed event: %s", self._name, error)
-                continue
-            if self._order.accept(event):
-                self._unsynced.clear()
-                self._on_event(event)
-            else:
-                self._unsynced.set()
+    def _read_event(self, body: bytes) -> None:
+        try:
+            event = decode_event(body)
+        except msgspec.MsgspecError as error:
+            _log.error("%s: dropped a malformed event: %s", self._name, error)
+            return
+        if self._order.accept(event):
+            self._unsynced.clear()
+            self._on_event(event)
+        else:
+            self._unsynced.set()
+
+
+class _Inlet(Generic[T]):
+    """Hands on what a socket receives, as it comes: without a future for each message, as ZeroMQ's own way has it.
+
+    Its descriptor tells of news once, and sending may swallow that; so all that is there is read, and looked for again
+    after sending. What `take` raises goes to `fail`, and nothing is read after that.
+    """
+
+    def __init__(
+        self,
+        socket: "zmq.Socket[bytes]",
+        receive: Callable[[], T],
+        take: Callable[[T], None],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        """`receive`: raises zmq.Again where nothing is there."""
+        self._loop = asyncio.get_running_loop()
+        self._receive = receive
+        self._take = take
+        self._fail = fail
+        self._descriptor: int | None = socket.FD
+        self._loop.add_reader(socket.FD, self._read)
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Soon, not now: who sends is not called back in the middle of it."""
+        self._loop.call_soon(self._read)
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._descriptor is not None:
+            self._loop.remove_reader(self._descriptor)
+            self._descriptor = None
+
+    def _read(self) -> None:
+        try:
+            for _ in range(AT_ONCE):
+                if self._descriptor is None:
+                    return
+                self._take(self._receive())
+            self.look_again()
+        except zmq.Again:
+            pass
+        except Exception as error:
+            self.close()
+            self._fail(error)
