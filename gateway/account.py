@@ -6,7 +6,7 @@ has a limit, so that a budget set at noon knows of the morning.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from gateway import gcra
@@ -76,10 +76,12 @@ class Account:
 
     def _moved(self, limits: Limits, units: Sequence[int], money: Sequence[int]) -> "Account":
         debts = zip(self.debts, buckets(limits), units, strict=True)
-        return replace(
-            self,
-            debts=tuple(0 if bucket is None else gcra.moved(debt, more) for debt, bucket, more in debts),
-            spent=tuple(max(0, before + more) for before, more in zip(self.spent, money, strict=True)),
+        return Account(
+            tuple([0 if bucket is None else gcra.moved(debt, more) for debt, bucket, more in debts]),
+            self.at,
+            tuple([max(0, before + more) for before, more in zip(self.spent, money, strict=True)]),
+            self.periods,
+            self.wall,
         )
 
     def check(self) -> None:

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from itertools import product
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry
 
 from backends.backend import Usage
 from gateway.ledger import OUTCOMES
+from gateway.series import Counter, Histogram
 
 TOKEN_KINDS = ("prompt", "cached", "completion")
 HOLDBACK_BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60)

@@ -44,7 +44,7 @@ class Desk:
             name: choose(signals, self._policy(tenant, wanted, length)).order[0]
             for name, wanted in self._shadows.items()
         }
-        return replace(route, shadows=shadows)
+        return replace(route, shadows=shadows) if shadows else route
 
     def saw(self, request: Request, signals: Signals) -> None:
         """A request for auto that was decided and will run."""

@@ -8,10 +8,11 @@ OpenTelemetry's mapping makes of theirs; `gateway.otlp_metrics` sends them on by
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry
 
 from backends.backend import Usage
 from gateway.conventions import PROVIDER, attributes, in_prometheus
+from gateway.series import Histogram
 
 CHAT, COMPLETION = "chat", "text_completion"
 DURATIONS = tuple(0.01 * 2**power for power in range(14))

@@ -53,6 +53,7 @@ class Judges:
     ) -> None:
         """`replicas`: what those of each tier run, by the tier's name."""
         self._cascades = {tier.name: tier.cascade for tier in tiers}
+        self._settled: dict[tuple[Cascade, str], Cascade] = {}  # by the tenant's own, and the tier
         self._found = {
             name: _of_all([_confidence(calibrations, each) for each in weights])
             for name, weights in replicas.items()
@@ -65,6 +66,7 @@ class Judges:
 
     def change(self, tiers: Sequence[Tier]) -> None:
         self._cascades = {tier.name: tier.cascade for tier in tiers}
+        self._settled.clear()
 
     def announce(self) -> None:
         """In the log: which tiers are judged."""
@@ -75,7 +77,13 @@ class Judges:
 
     def settled(self, tenant: Tenant, tier: str) -> Cascade:
         """With every field filled in: the tenant's, else the tier's, else the default."""
-        own, of_tier = tenant.cascade, self._cascades.get(tier, DEFAULTS)
+        known = self._settled.get((tenant.cascade, tier))
+        if known is None:
+            known = self._settled[tenant.cascade, tier] = self._settle(tenant.cascade, tier)
+        return known
+
+    def _settle(self, own: Cascade, tier: str) -> Cascade:
+        of_tier = self._cascades.get(tier, DEFAULTS)
         fields = Cascade.__struct_fields__
         return Cascade(**{
             name: next(

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
+from prometheus_client import CollectorRegistry, Metric, generate_latest
 
 from backends.backend import Backend, Timings, Usage
 from backends.wire import EngineConfig, Load
@@ -24,6 +24,7 @@ from gateway.engine_metrics import (
 from gateway.genai_metrics import GenAiMetrics
 from gateway.metrics_shared import SharedMetrics
 from gateway.metrics_shown import Shown
+from gateway.series import Counter, Gauge, Histogram
 from gateway.totals import Totals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

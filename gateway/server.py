@@ -10,6 +10,7 @@ import logging
 import resource
 import signal
 import socket
+import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ from gateway.signals import Signals
 # New objects before the collector looks at them, and its rounds before it looks at older ones. A request leaves no
 # cycles, a connection about seventy objects of them; with Python's 700, each burst of requests is gone through in vain.
 GARBAGE = 20_000, 20, 10
+SWITCH = (
+    0.001  # seconds that a thread which computes, as one that renders metrics, may hold up the event loop
+)
 KEEP_ALIVE = 65  # seconds; longer than what common proxies keep, so that they close first
 
 logger = logging.getLogger(__name__)
@@ -37,6 +41,7 @@ Result = TypeVar("Result")
 def run(main: Coroutine[Any, Any, Result]) -> Result:
     """As `asyncio.run`, on uvloop: it is quicker, and sends what is written in one turn of the loop in one piece."""
     _allow_all_files()
+    sys.setswitchinterval(SWITCH)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
 

@@ -16,6 +16,8 @@ def on_one_tier(routes: Sequence[Route], tiers: Sequence[str]) -> Sequence[Route
 
     `tiers`: their names, the cheapest first. A route keeps to the tiers of its own order, which its prompt fits.
     """
+    if len(routes) == 1:
+        return routes
     dearest = max(routes, key=lambda route: tiers.index(route.order[0]))
     return [
         replace(route, order=order, reason=dearest.reason)

@@ -19,7 +19,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from contextlib import AbstractContextManager, aclosing, contextmanager
 from contextvars import ContextVar
 
 import msgspec
@@ -130,15 +130,16 @@ class Traces:
             f"{method} {route}", context=outside, kind=SpanKind.SERVER, attributes=attributes
         )
 
-    @contextmanager
-    def span(self, name: str, **attributes: AttributeValue) -> Iterator[Span]:
+    def span(self, name: str, **attributes: AttributeValue) -> AbstractContextManager[Span]:
         """A stage of the request; `attributes` get the prefix `headrace.`."""
         if self._tracer is None:  # then a stage costs its two readings of the clock
-            with _timed(name):
-                yield INVALID_SPAN
-            return
+            return _Timed(name)
+        return self._traced(self._tracer, name, attributes)
+
+    @contextmanager
+    def _traced(self, tracer: Tracer, name: str, attributes: Mapping[str, AttributeValue]) -> Iterator[Span]:
         told = {f"headrace.{key}": value for key, value in attributes.items()}
-        with self._tracer.current(name, attributes=told) as span, _marking(span), _timed(name):
+        with tracer.current(name, attributes=told) as span, _marking(span), _Timed(name):
             yield span
 
     def attempt(self, entry: Entry, replica: Replica, generation: Generation) -> AsyncGenerator[Delta, None]:
@@ -310,15 +311,21 @@ def _marking(span: Span) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def _timed(name: str) -> Iterator[None]:
-    """Enter the stage into the request's ledger when it is over, however that is."""
-    stages, started = _stages.get(), time.time()
-    try:
-        yield
-    finally:
-        if stages is not None:
-            stages.append(Stage(name, started, time.time()))
+class _Timed:
+    """Enters the stage into the request's ledger when it is over, however that is."""
+
+    __slots__ = ("_name", "_started")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._started = time.time()
+
+    def __enter__(self) -> Span:
+        return INVALID_SPAN
+
+    def __exit__(self, *_: object) -> None:
+        if (stages := _stages.get()) is not None:
+            stages.append(Stage(self._name, self._started, time.time()))
 
 
 def _in_trace(generation: Generation, span: Span) -> Generation:

@@ -66,8 +66,8 @@ class Tier:
         `cached`: prompt tokens by replica name. None when every replica was tried or does not answer.
         """
         able = [r for r in self.replicas if r.backend.available and r.name not in tried]
-        if not able:
-            return None
+        if len(able) < 2:
+            return able[0] if able else None
         least = min(replica.backend.in_flight for replica in able)
         calm = [replica for replica in able if replica.backend.in_flight <= least + LOAD_GATE]
         return max(calm, key=lambda replica: (cached.get(replica.name, 0), -replica.backend.in_flight))
