@@ -40,6 +40,25 @@ def eventually() -> Eventually:
     return wait
 
 
+Patiently = Callable[[Callable[[float], Awaitable[None]], float], Awaitable[None]]
+
+
+@pytest.fixture(scope="session")
+def patiently() -> Patiently:
+    """`await patiently(check, 1.0)`: `check(seconds)` of something that lives so long, and again with three times as
+    many where it fails: a machine that stalls for so long is rare, a fault is there each time."""
+
+    async def run(check: Callable[[float], Awaitable[None]], seconds: float) -> None:
+        for longer in (seconds, 3 * seconds):
+            try:
+                return await check(longer)
+            except Exception:
+                continue
+        await check(9 * seconds)
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def smollm2_folder() -> Path:
     """SmolLM2-135M-Instruct, pulled (93 MB) unless it is there. Mark tests that use it `models`."""

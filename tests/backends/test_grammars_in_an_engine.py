@@ -84,7 +84,7 @@ async def test_answers_obey_and_what_would_harm_the_engine_is_rejected_alone(
     assert (await free)[-1].usage is not None
     word = await ask(backend, Grammar("regex", "[a-z]{3,7}"))
     assert text(word).isalpha()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not (loads := [event for event in events if isinstance(event, Load)]) or loads[-1].running:
             await asyncio.sleep(0.01)
     assert supervisor.restarts == {"e/0": 0}

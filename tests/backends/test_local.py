@@ -96,7 +96,7 @@ async def fail(backend: LocalBackend, work: Generation) -> BackendError:
     return error.value
 
 
-async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
+async def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not holds():
             await asyncio.sleep(0.01)
@@ -197,7 +197,7 @@ async def test_a_killed_engine_ends_every_stream_and_comes_back(rig: Rig, backen
     streams = [asyncio.create_task(fail(backend, generation("abc", ENDLESS))) for _ in range(5)]
     await until(lambda: rig.running == 5)
     rig.signal(signal.SIGKILL)
-    async with asyncio.timeout(3.0):
+    async with asyncio.timeout(60):
         errors = await asyncio.gather(*streams)
     assert {(type(error), error.code) for error in errors} == {(Unavailable, "engine_died")}
     assert not backend.available

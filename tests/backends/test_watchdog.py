@@ -17,7 +17,7 @@ from backends.tokenizer import Tokenizer
 from backends.wire import EngineConfig
 
 STEP_TIMEOUT = 1.0  # seconds
-MARGIN = 2.0  # on a busy machine, for the end of a process and the news of it
+MARGIN = 60.0  # on a machine that may stall, for the end of a process and the news of it
 ENDLESS = 100_000  # tokens
 
 Served = tuple[Supervisor, LocalBackend]
@@ -30,7 +30,7 @@ def serve(engine_config: Callable[..., EngineConfig], fake_command: list[str], b
 
     @asynccontextmanager
     async def serve(
-        model: str = "fake", step_timeout: float = STEP_TIMEOUT, ready_timeout: float = 10.0
+        model: str = "fake", step_timeout: float = STEP_TIMEOUT, ready_timeout: float = 60.0
     ) -> AsyncIterator[Served]:
         config = engine_config(model=model, step_timeout=step_timeout)
         async with Supervisor([config], command=fake_command, ready_timeout=ready_timeout) as supervisor:
@@ -98,15 +98,15 @@ async def test_a_process_that_is_frozen(serve: Serve, idle: bool) -> None:
 
 
 async def test_long_steps_are_no_hang(serve: Serve) -> None:
-    async with serve("slow") as (supervisor, backend):
-        assert await answer(backend, 4) == "abca"  # of 0.8 s each, all of which are above half the limit
+    async with serve("slow", step_timeout=3.0) as (supervisor, backend):
+        assert await answer(backend, 2) == "ab"  # of 1.6 s each, which is above half the limit
         assert supervisor.restarts == {"e/0": 0}
 
 
 async def test_an_engine_that_rests_is_left_in_peace(serve: Serve) -> None:
-    async with serve(step_timeout=0.2) as (supervisor, backend):
+    async with serve() as (supervisor, backend):
         await answer(backend, 3)
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(2.5 * STEP_TIMEOUT)
         assert supervisor.restarts == {"e/0": 0}
         assert await answer(backend, 3) == "abc"
 
@@ -114,18 +114,18 @@ async def test_an_engine_that_rests_is_left_in_peace(serve: Serve) -> None:
 async def test_a_second_life_that_does_not_come_up_is_ended_and_tried_again_ever_more_slowly(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serve(ready_timeout=1.5) as (supervisor, backend):
+    async with serve(ready_timeout=4.0) as (supervisor, backend):
         monkeypatch.setenv("FAKE_MODEL", "stuck")
         os.kill(supervisor.pids["e/0"], signal.SIGKILL)
-        told = "engine e/0 did not answer within 1.5 s; started again in"
+        told = "engine e/0 did not answer within 4 s; started again in"
         await until(lambda: f"{told} 0.4 s" in caplog.text)
         await until(lambda: f"{told} 0.8 s" in caplog.text)
         monkeypatch.delenv("FAKE_MODEL")
-        await until(lambda: backend.available, 30)
+        await until(lambda: backend.available)
         assert await answer(backend, 3) == "abc"
 
 
-async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
+async def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not holds():
             await asyncio.sleep(0.01)

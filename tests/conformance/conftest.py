@@ -45,7 +45,7 @@ class RedisServer:
         where = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", tempfile.gettempdir()]
         memory_only = ["--save", "", "--appendonly", "no"]
         self._process = subprocess.Popen([self._binary, *where, *memory_only], stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while self.ask("PING") != "+PONG":
             assert time.monotonic() < deadline, "redis-server does not start"
             time.sleep(0.01)
@@ -54,7 +54,7 @@ class RedisServer:
         """The first line of the answer, None where nobody listens."""
         try:
             with (
-                socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection,
+                socket.create_connection(("127.0.0.1", self.port), timeout=60) as connection,
                 connection.makefile("rw", newline="\r\n") as file,
             ):
                 file.write(command + "\r\n")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.conformance.conftest import RedisServer
 
 PATIENT = 10.0
-SLACK = 0.25  # seconds that a busy machine may add
+SLACK = 1.0  # seconds that a busy machine may add
 ADDED = 0.06  # seconds that a request may wait in vain
 GENEROUS = Limits(requests_per_minute=10**9)
 
@@ -42,7 +42,7 @@ async def soon(attempt: Callable[[], Awaitable[object]], *expected: type[Excepti
         try:
             await attempt()
         except expected:
-            assert time.monotonic() - started < 10
+            assert time.monotonic() - started < 60
             await asyncio.sleep(0.02)
         else:
             return time.monotonic() - started

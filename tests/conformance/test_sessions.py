@@ -1,7 +1,8 @@
 """What every store of sessions promises."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -186,22 +187,31 @@ async def test_a_deleted_session_is_gone(sessions: SessionStore) -> None:
 
 
 async def test_a_session_is_forgotten_its_time_after_the_last_append(
-    open_sessions: Callable[..., SessionStore],
+    open_sessions: Callable[..., SessionStore], patiently: Callable[..., Awaitable[None]]
 ) -> None:
-    sessions = open_sessions(ttl=1.0)
-    session = await sessions.create("acme")
-    await asyncio.sleep(0.6)
-    await sessions.append("acme", session.id, HELLO, 0)
-    await asyncio.sleep(0.6)
-    assert (await sessions.get("acme", session.id)).turns == HELLO
-    await asyncio.sleep(0.6)
-    assert await sessions.list("acme") == ()
-    for attempt in (sessions.get("acme", session.id), sessions.append("acme", session.id, BYE, 1)):
+    async def check(ttl: float) -> None:
+        async with AsyncExitStack() as stack:
+            sessions = open_sessions(ttl=ttl)
+            stack.push_async_callback(sessions.close)
+            await forgets(sessions, ttl)
+
+    await patiently(check, 1.0)
+
+
+async def forgets(sessions: SessionStore, ttl: float) -> None:
+    tenant = f"acme-{ttl}"
+    session = await sessions.create(tenant)
+    await asyncio.sleep(0.6 * ttl)
+    await sessions.append(tenant, session.id, HELLO, 0)
+    await asyncio.sleep(0.6 * ttl)
+    assert (await sessions.get(tenant, session.id)).turns == HELLO
+    await asyncio.sleep(0.6 * ttl)
+    assert await sessions.list(tenant) == ()
+    for attempt in (sessions.get(tenant, session.id), sessions.append(tenant, session.id, BYE, 1)):
         with pytest.raises(SessionNotFound):
             await attempt
-    other = await sessions.create("acme")
-    assert await sessions.list("acme") == (other.id,)
-    await sessions.close()
+    other = await sessions.create(tenant)
+    assert await sessions.list(tenant) == (other.id,)
 
 
 async def test_a_long_history_comes_back_whole(sessions: SessionStore) -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import msgspec
@@ -99,17 +100,23 @@ async def test_two_answers_at_once_lose_none(rig: Rig) -> None:
     assert sorted(pairs, key=lambda pair: pair[0].content) == answers
 
 
-async def test_both_parts_of_a_conversation_live_as_long(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, ttl=1.0)
-    made = await rig.archive.create("acme", {}, ())
-    await asyncio.sleep(0.6)
-    await rig.archive.extend(*await rig.archive.conversation("acme", made.id), HELLO)
-    await asyncio.sleep(0.6)
-    assert (await rig.archive.conversation("acme", made.id))[1].turns == HELLO
-    await asyncio.sleep(0.6)
-    with pytest.raises(ApiError):
-        await rig.archive.conversation("acme", made.id)
-    await rig.close()
+async def test_both_parts_of_a_conversation_live_as_long(
+    tmp_path: Path, patiently: Callable[..., Awaitable[None]]
+) -> None:
+    async def check(ttl: float) -> None:
+        async with AsyncExitStack() as stack:
+            rig = Rig(tmp_path, ttl=ttl)
+            stack.push_async_callback(rig.close)
+            made = await rig.archive.create("acme", {}, ())
+            await asyncio.sleep(0.6 * ttl)
+            await rig.archive.extend(*await rig.archive.conversation("acme", made.id), HELLO)
+            await asyncio.sleep(0.6 * ttl)
+            assert (await rig.archive.conversation("acme", made.id))[1].turns == HELLO
+            await asyncio.sleep(0.6 * ttl)
+            with pytest.raises(ApiError):
+                await rig.archive.conversation("acme", made.id)
+
+    await patiently(check, 1.0)
 
 
 async def test_a_conversation_relabelled_while_a_response_runs_keeps_its_new_label(rig: Rig) -> None:

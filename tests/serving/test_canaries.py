@@ -120,7 +120,7 @@ def leaks(tmp_path_factory: pytest.TempPathFactory, heard: tuple[str, Heard]) ->
         answers, refusals, metrics = _talk(port, key)
         process.terminate()
         said += process.stdout.readlines()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     files = (path for path in (folder / "state").rglob("*") if path.is_file())
     places = {
         "log": log.read_bytes(),
@@ -165,7 +165,7 @@ def _talk(port: int, key: str) -> tuple[str, str, bytes]:
     }
     fine: list[str] = []
     failed: list[str] = []
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=20) as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60) as client:
 
         def post(path: str, body: Any, **options: Any) -> None:
             answer = client.post(path, json=body, **options)

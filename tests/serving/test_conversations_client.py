@@ -10,7 +10,7 @@ from openai import OpenAI
 
 @pytest.fixture
 def client(front: Any) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{front.url}/v1", api_key="hr_admin", max_retries=0, timeout=10) as made:
+    with OpenAI(base_url=f"{front.url}/v1", api_key="hr_admin", max_retries=0, timeout=60) as made:
         yield made
 
 

@@ -82,20 +82,20 @@ def test_basic_opens_nothing_else(serve: Any) -> None:
 
 
 def test_states_stream_and_the_stream_ends_when_the_gateway_leaves(front: Any) -> None:
-    with httpx.stream("GET", f"{front.url}/dashboard/events", timeout=10) as answer:
+    with httpx.stream("GET", f"{front.url}/dashboard/events", timeout=60) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         lines = (line for line in answer.iter_lines() if line)
         states = [json.loads(next(lines).removeprefix("data: ")) for _ in range(2)]
         assert states[0]["now"] < states[1]["now"]
         began = time.monotonic()
-        front.leave(8)
+        front.leave(3600)
         assert list(lines) == []
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 60
     front.eventually(lambda: front.drain.running == 0)
 
 
 def test_viewers_are_counted_and_bounded(front: Any) -> None:
-    with httpx.Client(limits=httpx.Limits(max_connections=None), timeout=10) as client:
+    with httpx.Client(limits=httpx.Limits(max_connections=None), timeout=60) as client:
         request = client.build_request("GET", f"{front.url}/dashboard/events")
         viewers = [client.send(request, stream=True) for _ in range(MAX_VIEWERS)]
         refused = client.get(f"{front.url}/dashboard/events")

@@ -20,25 +20,25 @@ def post(path: str = "/v1/chat/completions", **fields: Any) -> bytes:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_while_its_answer_runs(front: Any, stream: bool) -> None:
-    front.dispatcher.script.pause = 30.0
+    front.dispatcher.script.pause = 3600.0
     with front.connect() as raw:
         raw.sendall(post(stream=stream))
         front.eventually(lambda: front.dispatcher.pulled == 1)
         assert front.dispatcher.running == 1
-    front.eventually(lambda: front.dispatcher.running == 0, within=1.0)
-    front.eventually(lambda: len(front.exchanges) == 1, within=1.0)
+    front.eventually(lambda: front.dispatcher.running == 0)
+    front.eventually(lambda: len(front.exchanges) == 1)
     assert front.exchanges[0].status == 499
     assert front.drain.running == 0
 
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_before_its_answer_begins(front: Any, stream: bool) -> None:
-    front.dispatcher.script.wait = 30.0
+    front.dispatcher.script.wait = 3600.0
     with front.connect() as raw:
         raw.sendall(post(stream=stream))
         front.eventually(lambda: front.dispatcher.waiting == 1)
-    front.eventually(lambda: front.dispatcher.waiting == 0, within=1.0)
-    front.eventually(lambda: len(front.exchanges) == 1, within=1.0)
+    front.eventually(lambda: front.dispatcher.waiting == 0)
+    front.eventually(lambda: len(front.exchanges) == 1)
     assert front.exchanges[0].status == 499
 
 
@@ -52,19 +52,19 @@ def test_a_client_that_has_said_all_is_answered_at_once_or_not(front: Any, strea
             said = answer.read()  # up to the end of the connection
     assert said.startswith(b"HTTP/1.1 200 ") and b"Hel" in said
     assert [exchange.status for exchange in front.exchanges] == [200]
-    front.dispatcher.script.pause = 30.0
+    front.dispatcher.script.pause = 3600.0
     with front.connect() as raw:
         raw.sendall(post(stream=stream))
         raw.shutdown(socket.SHUT_WR)
         front.eventually(lambda: front.dispatcher.pulled > 3)
-        front.eventually(lambda: front.dispatcher.running == 0, within=1.5)
+        front.eventually(lambda: front.dispatcher.running == 0)
 
 
 def test_a_client_that_leaves_while_it_sends_its_body(front: Any) -> None:
     with front.connect() as raw:
         raw.sendall(post()[:-10])
         front.eventually(lambda: front.drain.running == 1)
-    front.eventually(lambda: [exchange.status for exchange in front.exchanges] == [499], within=1.0)
+    front.eventually(lambda: [exchange.status for exchange in front.exchanges] == [499])
     assert front.dispatcher.requests == []
 
 
@@ -74,15 +74,19 @@ def test_a_slow_reader_pauses_the_work(front: Any) -> None:
     with front.connect() as raw:
         raw.sendall(post(stream=True))
         front.eventually(lambda: front.dispatcher.pulled > 3)
-        time.sleep(0.5)
-        stuck = front.dispatcher.pulled
-        time.sleep(0.5)
-        assert front.dispatcher.pulled == stuck < 250
+        front.eventually(lambda: stands_still(front))
+        assert front.dispatcher.pulled < 250
         received = 0
         while received < 50_000_000:
             received += len(raw.recv(1 << 20))
         front.eventually(lambda: front.dispatcher.closed == 1)
         assert front.dispatcher.pulled == 500
+
+
+def stands_still(front: Any) -> bool:
+    before = front.dispatcher.pulled
+    time.sleep(0.5)
+    return bool(front.dispatcher.pulled == before)
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -111,7 +115,7 @@ def test_a_quiet_stream_is_kept_alive(serve: Callable[..., Any]) -> None:
     head, _, events = received.partition(b"\r\n\r\n")
     assert b"x-headrace-tier: pending" in head
     assert events.index(b": keep-alive\n\n") < events.index(b"data: ")
-    assert events.count(b": keep-alive\n\n") >= 5
+    assert events.count(b": keep-alive\n\n") >= 3
     assert b'"model":"7b"' in events
 
 
@@ -166,7 +170,7 @@ def test_settled_before_done(front: Any) -> None:
 
 
 def test_many_clients_leave_at_once(front: Any) -> None:
-    front.dispatcher.script.pause = 30.0
+    front.dispatcher.script.pause = 3600.0
 
     async def leave(stream: bool) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", front.port)

@@ -17,7 +17,7 @@ USAGE: Any = {"include_usage": True}
 
 @pytest.fixture
 def client(front: Any) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{front.url}/v1", api_key="any", max_retries=0, timeout=10) as made:
+    with OpenAI(base_url=f"{front.url}/v1", api_key="any", max_retries=0, timeout=60) as made:
         yield made
 
 
@@ -202,6 +202,6 @@ def test_draining_cuts_what_runs_too_long(client: OpenAI, front: Any) -> None:
     with pytest.raises(openai.APIError) as error:
         list(stream)
     assert error.value.code == "draining"
-    whole.join(5)
+    whole.join(60)
     assert outcomes == ["draining"]
     assert front.dispatcher.running == 0

@@ -35,7 +35,7 @@ CALLS = [("call_a", "weather", {"city": "Paris"}), ("call_b", "weather", {"city"
 def client(front: Any) -> Iterator[OpenAI]:
     front.dispatcher.script.calls = PIECES
     front.dispatcher.script.finish = "tool_calls"
-    with OpenAI(base_url=f"{front.url}/v1", api_key="any", max_retries=0, timeout=10) as made:
+    with OpenAI(base_url=f"{front.url}/v1", api_key="any", max_retries=0, timeout=60) as made:
         yield made
 
 

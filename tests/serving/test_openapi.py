@@ -80,7 +80,7 @@ def _nullable(schema: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def client(serve: Any) -> Iterator[httpx.Client]:
-    with serve() as front, httpx.Client(base_url=f"{front.url}/v1", timeout=10) as made:
+    with serve() as front, httpx.Client(base_url=f"{front.url}/v1", timeout=60) as made:
         yield made
 
 

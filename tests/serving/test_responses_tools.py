@@ -60,7 +60,7 @@ SHORT_CALL_EVENTS = [CALL_EVENTS[0], *CALL_EVENTS[2:]]
 @pytest.fixture
 def client(front: Any) -> Iterator[OpenAI]:
     calling(front)
-    with OpenAI(base_url=f"{front.url}/v1", api_key="any", max_retries=0, timeout=10) as made:
+    with OpenAI(base_url=f"{front.url}/v1", api_key="any", max_retries=0, timeout=60) as made:
         yield made
 
 

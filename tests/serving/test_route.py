@@ -19,7 +19,7 @@ def post(front: Any, headers: dict[str, str] | None = None, **fields: Any) -> tu
         {"content-type": "application/json", **(headers or {})},
     )
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         with error:

@@ -31,7 +31,7 @@ MILL = Mill(name="Ann", wheels=3)
 @pytest.fixture
 def client(front: Any) -> Any:
     front.dispatcher.script.texts = (SAID[:5], SAID[5:])
-    with OpenAI(base_url=f"{front.url}/v1", api_key="any", max_retries=0, timeout=10) as made:
+    with OpenAI(base_url=f"{front.url}/v1", api_key="any", max_retries=0, timeout=60) as made:
         yield made
 
 

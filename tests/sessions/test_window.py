@@ -127,9 +127,9 @@ class TestMerge:
     def test_a_body_full_of_equal_messages_takes_no_time(self) -> None:
         history = (user("x"), said("x")) * 20_000
         incoming = (*history[:-2], user("x"), said("y"), user("x"))
-        started = time.monotonic()
+        started = time.thread_time()
         merge(history, incoming)
-        assert time.monotonic() - started < 2
+        assert time.thread_time() - started < 2
 
 
 class TestFit:

@@ -25,7 +25,7 @@ class Gate:
         self.compiled: list[Grammar] = []
 
     def compile(self, grammar: Grammar) -> Constraint:
-        assert self.open.wait(10)
+        assert self.open.wait(60)
         self.compiled.append(grammar)
         return self.compiler.compile(grammar)
 

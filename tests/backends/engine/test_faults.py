@@ -98,7 +98,7 @@ def strike(order: str) -> subprocess.Popen[bytes]:
 
 def test_a_crash_is_a_kill() -> None:
     with strike("crash_after_tokens:1") as process:
-        assert process.wait(10) == -signal.SIGKILL
+        assert process.wait(60) == -signal.SIGKILL
 
 
 def test_a_stall_lasts_and_can_be_ended() -> None:
@@ -106,4 +106,4 @@ def test_a_stall_lasts_and_can_be_ended() -> None:
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.5)
         process.terminate()
-        assert process.wait(2) == -signal.SIGTERM
+        assert process.wait(60) == -signal.SIGTERM

@@ -92,7 +92,7 @@ def test_what_is_only_large_is_compiled(compiler: TriedCompiler, name: str) -> N
 def test_the_process_ends_with_its_engine() -> None:
     setup = msgspec.msgpack.encode(Setup(Vocabulary(DATA, {}), frozenset({0}), len(DATA)))
     orders = len(setup).to_bytes(4) + setup
-    subprocess.run([sys.executable, "-m", "backends.engine.trial"], input=orders, check=True, timeout=20)
+    subprocess.run([sys.executable, "-m", "backends.engine.trial"], input=orders, check=True, timeout=60)
 
 
 def test_one_that_is_killed_is_no_fault_of_the_next_grammar(compiler: TriedCompiler) -> None:

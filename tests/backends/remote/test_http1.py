@@ -66,7 +66,7 @@ async def serving(*answers: Answer) -> AsyncIterator[Server]:
 
 
 @asynccontextmanager
-async def client(keep: float = 5.0, timeout: float = 5.0) -> AsyncIterator[httpx.AsyncClient]:
+async def client(keep: float = 5.0, timeout: float = 60.0) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(transport=Http1Transport(keep), timeout=timeout) as http:
         yield http
 
@@ -148,7 +148,7 @@ async def test_what_comes_without_being_asked_for_spoils_a_connection() -> None:
 
     async with serving(more, OK) as server, client() as http:
         await http.get(server.url)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.3)
         assert (await http.get(server.url)).content == b"hi"
     assert server.connections == 2
 
@@ -156,10 +156,10 @@ async def test_what_comes_without_being_asked_for_spoils_a_connection() -> None:
 async def test_an_idle_connection_gets_too_old() -> None:
     async with serving(OK) as server, client(keep=0.05) as http:
         await http.get(server.url)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.3)
         await http.get(server.url)
         assert server.connections == 2
-        await asyncio.wait_for(server.left.wait(), 1)
+        await asyncio.wait_for(server.left.wait(), 60)
 
 
 async def test_an_idle_connection_that_the_server_closes() -> None:
@@ -171,7 +171,7 @@ async def test_an_idle_connection_that_the_server_closes() -> None:
     async with serving(once) as server, client() as http:
         for _ in range(2):
             await http.get(server.url)
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.3)
     assert server.connections == 2
 
 
@@ -201,10 +201,10 @@ async def test_a_server_that_is_silent() -> None:
         writer.write(OPEN)
         for _ in range(5):
             writer.write(b"1\r\nx\r\n")
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.3)
         await asyncio.sleep(60)
 
-    async with serving(half, forever) as server, client(timeout=0.3) as http:
+    async with serving(half, forever) as server, client(timeout=1.2) as http:
         async with http.stream("GET", server.url) as answer:
             told = b""
             with pytest.raises(httpx.ReadTimeout):
@@ -264,7 +264,7 @@ async def test_closing_an_answer_early_closes_its_connection() -> None:
     async with serving(open_end, OK) as server, client() as http:
         async with http.stream("GET", server.url) as answer:
             assert await anext(answer.aiter_raw()) == b"x"
-        await asyncio.wait_for(server.left.wait(), 1)
+        await asyncio.wait_for(server.left.wait(), 60)
         assert (await http.get(server.url)).content == b"hi"
 
 
@@ -277,7 +277,7 @@ async def test_cancelling_a_request_closes_its_connection() -> None:
         while not server.heads:
             await asyncio.sleep(0.01)
         asking.cancel()
-        await asyncio.wait_for(server.left.wait(), 1)
+        await asyncio.wait_for(server.left.wait(), 60)
 
 
 async def test_closing_the_transport_ends_what_runs() -> None:

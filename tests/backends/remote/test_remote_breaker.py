@@ -35,7 +35,8 @@ async def test_a_trial_whose_client_goes_away_is_followed_by_another(
             await backend.broken(generation())
         clock[0] = PAUSE
         trial = asyncio.create_task(backend.collect(generation()))
-        await asyncio.sleep(0.05)
+        while len(stub.heard) == FAILURES:
+            await asyncio.sleep(0.01)
         assert not backend.available
         trial.cancel()
         await asyncio.gather(trial, return_exceptions=True)

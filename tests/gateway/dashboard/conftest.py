@@ -58,7 +58,7 @@ def running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.terminate()
-            process.communicate(timeout=20)
+            process.communicate(timeout=60)
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def talking() -> Iterator[int]:
     """The port of servers that talk."""
     port = free_port()
     with running([sys.executable, str(Path(__file__).with_name("talking_server.py")), str(port)]):
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             try:
                 socket.create_connection(("127.0.0.1", port), timeout=1).close()

@@ -68,7 +68,7 @@ class Site:
     def ask(self, path: str, method: str = "GET") -> Any:
         """An operator's question, each on a connection of its own, so to any of the workers."""
         headers = {"content-type": "application/json"}
-        return httpx.request(method, self.admin + path, headers=headers, timeout=20)
+        return httpx.request(method, self.admin + path, headers=headers, timeout=60)
 
     def chat(self, tokens: int = 3, stream: bool = False) -> dict[str, Any]:
         """What to send."""
@@ -87,7 +87,7 @@ class Site:
         gate = asyncio.Semaphore(at_once)
 
         async def one() -> httpx.Response | httpx.HTTPError:
-            async with gate, httpx.AsyncClient(timeout=30) as client:
+            async with gate, httpx.AsyncClient(timeout=60) as client:
                 try:
                     return await client.post(f"{self.url}/v1/chat/completions", **self.chat(**asked))
                 except httpx.HTTPError as error:
@@ -95,7 +95,7 @@ class Site:
 
         return await asyncio.gather(*(one() for _ in range(count)))
 
-    def eventually(self, what: Callable[[], bool], within: float = 15.0) -> None:
+    def eventually(self, what: Callable[[], bool], within: float = 90.0) -> None:
         deadline = time.monotonic() + within
         while not what():
             assert time.monotonic() < deadline, "it did not come true in time"
@@ -132,7 +132,7 @@ def start_site(byte_model: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         finally:
             process.send_signal(signal.SIGTERM)
             try:
-                process.communicate(timeout=20)
+                process.communicate(timeout=60)
             finally:
                 process.kill()
 

@@ -13,6 +13,8 @@ from gateway.workers.channel import Channel, ChannelLost
 async def shout(question: bytes) -> bytes:
     if question == b"slow":
         await asyncio.sleep(0.2)
+    if question == b"endless":
+        await asyncio.sleep(3600)
     if question == b"wrong":
         raise ValueError("no such question")
     return question.upper()
@@ -65,7 +67,7 @@ async def test_an_answer_that_comes_too_late_is_nobody_s() -> None:
 
 async def test_who_waits_is_told_when_the_other_is_gone() -> None:
     async with pair() as (near, _, other):
-        waiting = asyncio.create_task(near.ask(b"slow"))
+        waiting = asyncio.create_task(near.ask(b"endless"))
         await asyncio.sleep(0.05)
         other.cancel()
         with pytest.raises(ChannelLost):

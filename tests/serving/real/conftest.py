@@ -80,13 +80,13 @@ class Serving:
         wanted = [line for line in lines if all(f'{key}="{value}"' in line for key, value in labels.items())]
         return sum(float(line.rsplit(" ", 1)[1]) for line in wanted)
 
-    def eventually(self, what: Callable[[], bool], within: float = 10.0) -> None:
+    def eventually(self, what: Callable[[], bool], within: float = 120.0) -> None:
         deadline = time.monotonic() + within
         while not what():
             assert time.monotonic() < deadline, "it did not come true in time"
             time.sleep(0.05)
 
-    def stop(self, signal_number: int = signal.SIGINT, within: float = 5.0) -> int:
+    def stop(self, signal_number: int = signal.SIGINT, within: float = 60.0) -> int:
         """Send the signal and wait for the end. Returns the exit status."""
         self.process.send_signal(signal_number)
         return self.wait(within)
@@ -141,7 +141,7 @@ def write_config(smollm2_folder: Path) -> Callable[..., Path]:
 def serving(tmp_path_factory: pytest.TempPathFactory, write_config: Callable[..., Path]) -> Iterator[Serving]:
     running = start("--config", str(write_config(tmp_path_factory.mktemp("serving"))))
     yield running
-    assert running.stop(within=10) == 0
+    assert running.stop(within=60) == 0
 
 
 @pytest.fixture(scope="module")
@@ -154,4 +154,4 @@ def serving_tools(
     file.write_text(TOOLS_CONFIG.format(folder=folder, small=smollm2_folder, large=qwen_05b_folder))
     running = start("--config", str(file))
     yield running
-    assert running.stop(within=15) == 0
+    assert running.stop(within=60) == 0

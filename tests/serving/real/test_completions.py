@@ -41,7 +41,7 @@ def client(
     serving = start_serving("--config", str(file))
     with OpenAI(base_url=f"{serving.url}/v1", api_key="any", max_retries=0, timeout=60) as made:
         yield made
-    assert serving.stop(within=10) == 0
+    assert serving.stop(within=60) == 0
 
 
 def test_the_middle_of_a_function(client: OpenAI) -> None:

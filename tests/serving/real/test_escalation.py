@@ -67,7 +67,7 @@ def write(folder: Path, small: Path, large: Path, cascade: str) -> None:
 def doubtful(folder: Path, start_serving: Callable[..., Any]) -> Iterator[Any]:
     running = start_serving("--config", str(folder / "headrace.yaml"))
     yield running
-    assert running.stop(within=10) == 0
+    assert running.stop(within=60) == 0
 
 
 def ask(serving: Any, **fields: Any) -> httpx.Response:

@@ -222,7 +222,7 @@ def test_a_client_that_goes_away_frees_the_engine(serving: Any, stream: bool) ->
             b"content-length: %d\r\n\r\n" % len(body) + body
         )
         serving.eventually(lambda: serving.metric("vllm:num_requests_running", engine="7b/0") == 1)
-    serving.eventually(lambda: idle(serving), within=3.0)
+    serving.eventually(lambda: idle(serving))
 
 
 def test_an_engine_killed_in_mid_stream(client: OpenAI, serving: Any) -> None:
@@ -347,7 +347,7 @@ def test_ctrl_c_leaves_nothing(
         started = time.monotonic()
         running.process.send_signal(signal.SIGINT)
         rest = "\n".join(lines)
-        assert running.wait(6) == 0
+        assert running.wait(60) == 0
     assert time.monotonic() - started < 5
     assert '"code":"draining"' in rest.replace(" ", "")
     assert "[DONE]" not in rest

@@ -45,7 +45,7 @@ def prometheus(serving: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     ]  # fmt: skip
     with subprocess.Popen(command) as process:
         try:
-            serving.eventually(lambda: answers(f"http://{address}/-/ready"), within=30)
+            serving.eventually(lambda: answers(f"http://{address}/-/ready"))
             load(serving.url)
             time.sleep(2.5)  # two scrapes more
             yield f"http://{address}"
