@@ -55,13 +55,21 @@ bench: install
 	$(BIN)/python -m benchmarks.two_engines
 	$(BIN)/python -m benchmarks.isolation
 	$(BIN)/python -m benchmarks.signals
+	$(BIN)/python -m benchmarks.prefix
 
 # What benchmarks compare with, each in a virtual environment of its own; without them their rows are left out.
-bench-peers: .bench/litellm/.installed
+bench-peers: .bench/litellm/.installed .bench/sglang/.unpacked
 
 .bench/litellm/.installed:
 	$(PYTHON) -m venv .bench/litellm
 	.bench/litellm/bin/python -m pip install --quiet 'litellm[proxy]==1.108.7'
+	touch $@
+
+# Unpacked, not installed: as a whole it wants another torch.
+.bench/sglang/.unpacked: | $(STAMP)
+	$(BIN)/python -m pip download --quiet --no-deps --only-binary :all: --python-version 3.11 \
+		--platform manylinux_2_34_x86_64 --dest .bench/sglang sglang==0.5.23
+	$(BIN)/python -m zipfile -e .bench/sglang/sglang-*.whl .bench/sglang
 	touch $@
 
 clean:

@@ -10,6 +10,7 @@ thread calls it. What it promises:
 import itertools
 import logging
 import time
+from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as Several
 
@@ -150,7 +151,7 @@ class Engine:
         sequence = Sequence(
             sender=sender,
             id=submit.id,
-            ids=list(submit.prompt),
+            ids=array("I", submit.prompt),
             prompt_length=len(submit.prompt),
             sampling=sampling,
             ends=frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self._eos),

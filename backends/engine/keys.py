@@ -1,6 +1,6 @@
 """The names under which the world outside knows the cached blocks, and what has changed since it was last told."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from prefixcache.affinity import block_keys
 
@@ -20,7 +20,7 @@ class CacheKeys:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def store(self, salt: bytes, ids: list[int], blocks: list[int], parent: int | None) -> None:
+    def store(self, salt: bytes, ids: Sequence[int], blocks: list[int], parent: int | None) -> None:
         """`blocks` hold `ids` and follow the block `parent`, or are the first of their prompt."""
         before = None if parent is None else self._keys[parent]
         for block, key in zip(blocks, block_keys(salt, ids, self._block_size, before), strict=True):

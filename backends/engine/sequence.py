@@ -1,5 +1,6 @@
 """One prompt and its growing answer, inside the engine."""
 
+from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -28,7 +29,7 @@ class Sequence:
 
     sender: bytes
     id: str
-    ids: list[int]  # prompt, then answer
+    ids: "array[int]"  # prompt, then answer; as array("I"), which the tree reads without unpacking it
     prompt_length: int
     sampling: Sampling
     ends: frozenset[int]  # tokens that complete the answer
@@ -111,9 +112,9 @@ class Sequence:
         return self.sampling.prompt_logprobs and len(self.prompt_scores) < self.prompt_length - 1
 
     @property
-    def reusable(self) -> list[int]:
+    def reusable(self) -> "array[int]":
         """The tokens whose keys and values may come from the cache. What is scored, or sampled from, has to be run."""
-        return [] if self.unscored else self.ids[:-1]
+        return self.ids[:0] if self.unscored else self.ids[:-1]
 
     @property
     def outgrown(self) -> bool:
@@ -146,9 +147,9 @@ class Sequence:
         start, end = self.computed, self.computed + count
         drafted = max(0, end - len(self.ids))
         sampled = end >= len(self.ids) < self.max_length
-        targets = self.ids[start + 1 : min(end + 1, self.prompt_length)] if self.unscored else []
+        targets = self.ids[start + 1 : min(end + 1, self.prompt_length)].tolist() if self.unscored else []
         return Row(
-            self.ids[start:end] + self.draft.tokens[:drafted],
+            self.ids[start:end].tolist() + self.draft.tokens[:drafted],
             start,
             list(self.blocks),
             self.sampling if sampled else None,

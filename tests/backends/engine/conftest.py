@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -329,6 +330,6 @@ def sequence() -> Callable[..., Sequence]:
             "number": 0,
             "arrived": 0.0,
         }
-        return Sequence(ids=ids, **{**defaults, **fields})
+        return Sequence(ids=array("I", ids), **{**defaults, **fields})
 
     return make

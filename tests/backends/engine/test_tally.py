@@ -35,7 +35,7 @@ def test_a_reader_gets_twenty_tokens_a_second(
 ) -> None:
     tally = Tally(1)
     one = sequence([1, 2], batch=batch, first_token=5.0)
-    one.ids += [3] * tokens
+    one.ids.extend([3] * tokens)
     tally.end(one, "length", 5.0 + seconds)
     fields = tally.fields()
     assert (fields["streams"], fields["streams_at_pace"]) == (streams, at_pace)
