@@ -39,22 +39,23 @@ _NOTHING = np.float32(1e-30)  # below it the inverse of a scale leaves float32
 _NAN = np.float32(np.nan)
 
 
-def cpu_has_vnni() -> bool:
-    """Whether this CPU has the 512-bit `vpdpbusd`."""
-    return bool(binding.get_host_cpu_features().get("avx512vnni"))
+def cpu_has(feature: str) -> bool:
+    """`avx512vnni`: the 512-bit `vpdpbusd`; `avx2`: what `backends.kernels.int8_avx2` is made of."""
+    return bool(binding.get_host_cpu_features().get(feature))
 
 
 @jit
-def quantize(x: Array, out: Array, scales: Array) -> None:
-    """Rows of float32 or bfloat16 [rows, columns], rotated → uint8 `out` around CENTRE, and each row's float32 scale.
+def quantize(x: Array, centre: int, out: Array, scales: Array) -> None:
+    """Rows of float32 or bfloat16 [rows, columns], rotated → integers within ±127 of `centre`, as `out` has them, and
+    each row's float32 scale.
 
-    A row with NaN or infinity gets the scale NaN; the columns of `out` beyond those of `x` get CENTRE.
+    A row with NaN or infinity gets the scale NaN; the columns of `out` beyond those of `x` get `centre`.
     """
-    share(_quantize, len(x), (x, out, scales))
+    share(_quantize, len(x), (x, centre, out, scales))
 
 
 @jit
-def _quantize(row: int, x: Array, out: Array, scales: Array) -> None:
+def _quantize(row: int, x: Array, centre: int, out: Array, scales: Array) -> None:
     columns = x.shape[1]
     rotated = np.empty(columns, np.float32)
     for i in range(columns):
@@ -64,7 +65,7 @@ def _quantize(row: int, x: Array, out: Array, scales: Array) -> None:
     for i in range(columns):  # as bits, since those of floats without a sign are in their order, NaN on top
         bits = max(bits, _bits(rotated[i]) & np.int32(0x7FFFFFFF))
     top = _float(bits)
-    out[row, :] = CENTRE
+    out[row, :] = centre
     if bits >= _INFINITE:
         scales[row] = _NAN
     elif top < _NOTHING:
@@ -73,7 +74,7 @@ def _quantize(row: int, x: Array, out: Array, scales: Array) -> None:
         scales[row] = top / _LARGEST
         inverse = _LARGEST / top
         for i in range(columns):
-            out[row, i] = np.uint8(np.int32(np.rint(rotated[i] * inverse)) + np.int32(CENTRE))
+            out[row, i] = np.int32(np.rint(rotated[i] * inverse)) + np.int32(centre)
 
 
 @jit
@@ -128,10 +129,10 @@ def _multiply(
     for row in range(0, tall, _TALL):
         _tall_tile(x, row, weight, item, sums)
         for r in range(_TALL):
-            _finish(row + r, sums, r, 0, first, scales, offsets, channel, bias, out)
+            finish_tile(row + r, sums, r, 0, first, scales, offsets, channel, bias, out)
     for row in range(tall, rows):
         _flat_tile(x, row, weight, item, sums)
-        _finish(row, sums, 0, 0, first, scales, offsets, channel, bias, out)
+        finish_tile(row, sums, 0, 0, first, scales, offsets, channel, bias, out)
 
 
 @jit
@@ -145,11 +146,11 @@ def _finish_row(
     row: int, sums: Array, scales: Array, offsets: Array, channel: Array, bias: Array, out: Array
 ) -> None:
     for first in range(0, out.shape[1], WIDE):
-        _finish(row, sums, row, first, first, scales, offsets, channel, bias, out)
+        finish_tile(row, sums, row, first, first, scales, offsets, channel, bias, out)
 
 
 @partial(jit, fastmath=frozenset())  # the same roundings wherever it is compiled into
-def _finish(
+def finish_tile(
     row: int,
     sums: Array,
     at: int,

@@ -1,16 +1,38 @@
 """Linear layers of 8-bit integers on CPUs: weights with a scale per output channel, activations with one per token.
 
 The integers of a row, and so its result, depend on nothing but the row: not on its neighbours, their number, or
-which of the three products below runs. Quality and speed: `benchmarks/formats.py`.
+which of the products below runs; each keeps the weights in an order of its own. Quality and speed:
+`benchmarks/formats.py`.
 """
+
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from backends.kernels import int8
+from backends.kernels import int8, int8_avx2
 
-FEW = 32  # rows that the kernel for few rows is made for; beyond, torch multiplies whole matrices
+FEW = 32  # rows that the VNNI kernel is made for; beyond, torch multiplies whole matrices
 _EXACT = 1024  # so many products of two int8 add up exactly in float32: 2^7 · 2^7 · 2^10 = 2^24
+
+Floats = NDArray[np.float32]
+
+
+class Product(Protocol):
+    """Weights of int8 [out, in], and how to multiply by them."""
+
+    integers: ClassVar[torch.dtype]  # of the activations
+    centre: ClassVar[int]  # what an activation of zero is
+    width: int  # columns that activations must have
+
+    def __init__(self, weight: torch.Tensor) -> None: ...
+
+    def __call__(
+        self, x: torch.Tensor, scales: Floats, channel: Floats, bias: Floats, out: np.ndarray
+    ) -> None:
+        """out = (x − centre) · weightᵀ · scales · channel + bias. The integer product is exact."""
+        ...
 
 
 class Int8Linear:
@@ -26,25 +48,82 @@ class Int8Linear:
             raise ValueError(f"int8: {self.columns} columns are more than {int8.MAX_COLUMNS}")
         integers, scales = _quantized(weight)
         self.scales = scales.numpy()
-        self.offsets = (int8.CENTRE * integers.sum(1, dtype=torch.int32)).numpy()
         self.bias = np.zeros(self.channels, np.float32) if bias is None else bias.float().numpy()
-        self.packed = _pack(integers)
-        self._fast = int8.cpu_has_vnni()
+        self.product = fastest()(integers)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        rows, width = len(x), self.packed.shape[1] * int8.QUAD
-        integers = torch.empty(rows, width, dtype=torch.uint8)
+        rows, product = len(x), self.product
+        integers = torch.empty(rows, product.width, dtype=product.integers)
         scales = np.empty(rows, np.float32)
-        int8.quantize(_array(x.contiguous()), integers.numpy(), scales)
+        int8.quantize(_array(x.contiguous()), product.centre, integers.numpy(), scales)
         out = x.new_empty(rows, self.channels)
-        if self._fast and rows <= FEW:
-            factors = (self.packed.numpy(), self.offsets, self.scales, self.bias)
-            int8.multiply(integers.numpy(), scales, *factors, _array(out))
-            return out
-        product = _matrix_product if self._fast else _plain_product
-        sums = product((integers ^ int8.CENTRE).view(torch.int8), _unpack(self.packed)[: self.channels])
-        int8.finish(sums.numpy(), scales, np.zeros_like(self.offsets), self.scales, self.bias, _array(out))
+        product(integers, scales, self.scales, self.bias, _array(out))
         return out
+
+
+def fastest() -> type[Product]:
+    """The product for this CPU."""
+    if int8.cpu_has("avx512vnni"):
+        return VnniProduct
+    return Avx2Product if int8.cpu_has("avx2") else PlainProduct
+
+
+class VnniProduct:
+    """A kernel of our own for few rows, torch's for many."""
+
+    integers: ClassVar[torch.dtype] = torch.uint8
+    centre: ClassVar[int] = int8.CENTRE
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.packed = pack(weight, int8.WIDE, int8.QUAD)
+        self.width = self.packed.shape[1] * int8.QUAD
+        self.offsets = (int8.CENTRE * weight.sum(1, dtype=torch.int32)).numpy()
+
+    def __call__(
+        self, x: torch.Tensor, scales: Floats, channel: Floats, bias: Floats, out: np.ndarray
+    ) -> None:
+        if len(x) <= FEW:
+            int8.multiply(x.numpy(), scales, self.packed.numpy(), self.offsets, channel, bias, out)
+            return
+        # Exact where the CPU adds bytes into 32 bits, as VNNI and AMX do.
+        sums = torch._int_mm((x ^ int8.CENTRE).view(torch.int8), unpack(self.packed)[: len(channel)].T)
+        int8.finish(sums.numpy(), scales, np.zeros_like(self.offsets), channel, bias, out)
+
+
+class Avx2Product:
+    """One kernel for any number of rows."""
+
+    integers: ClassVar[torch.dtype] = torch.int16
+    centre: ClassVar[int] = 0
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.packed = pack(weight, int8_avx2.NARROW, int8_avx2.PAIR)
+        self.width = self.packed.shape[1] * int8_avx2.PAIR
+        self.offsets = np.zeros(len(weight), np.int32)
+
+    def __call__(
+        self, x: torch.Tensor, scales: Floats, channel: Floats, bias: Floats, out: np.ndarray
+    ) -> None:
+        int8_avx2.multiply(x.numpy(), scales, self.packed.numpy(), self.offsets, channel, bias, out)
+
+
+class PlainProduct:
+    """For any CPU: torch's products of float32, as many columns at a time as these keep exact."""
+
+    integers: ClassVar[torch.dtype] = torch.int8
+    centre: ClassVar[int] = 0
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.weight, self.width = weight, weight.shape[1]
+
+    def __call__(
+        self, x: torch.Tensor, scales: Floats, channel: Floats, bias: Floats, out: np.ndarray
+    ) -> None:
+        sums = torch.zeros(len(x), len(channel), dtype=torch.int32)
+        for start in range(0, self.width, _EXACT):
+            part = slice(start, start + _EXACT)
+            sums += (x[:, part].float() @ self.weight[:, part].float().T).to(torch.int32)
+        int8.finish(sums.numpy(), scales, np.zeros(len(channel), np.int32), channel, bias, out)
 
 
 def _quantized(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -58,33 +137,25 @@ def _quantized(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return rotated.div_(scales[:, None]).round_().to(torch.int8), scales
 
 
-def _pack(integers: torch.Tensor) -> torch.Tensor:
-    """int8 [out, in] in the order of `backends.kernels.int8`, filled up with zeros."""
+def pack(integers: torch.Tensor, wide: int, deep: int) -> torch.Tensor:
+    """int8 [out, in] as [out / wide, in / deep, wide, deep], filled up with zeros to whole items of a kernel's work."""
     channels, columns = integers.shape
-    rows, quads = -(-channels // int8.WIDE), -(-columns // int8.QUAD)
-    whole = integers.new_zeros(rows * int8.WIDE, quads * int8.QUAD)
+    rows, runs = -(-channels // int8.WIDE) * (int8.WIDE // wide), -(-columns // deep)
+    whole = integers.new_zeros(rows * wide, runs * deep)
     whole[:channels, :columns] = integers
-    return whole.view(rows, int8.WIDE, quads, int8.QUAD).transpose(1, 2).contiguous()
+    return whole.view(rows, wide, runs, deep).transpose(1, 2).contiguous()
 
 
-def _unpack(packed: torch.Tensor) -> torch.Tensor:
-    """The reverse of `_pack`, with the zeros. A second copy of all weights would cost what int8 saves."""
-    fours = packed.view(torch.int32).squeeze(-1).transpose(1, 2).contiguous()
-    return fours.view(-1, fours.shape[2]).view(torch.int8)
-
-
-def _matrix_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """int8 [rows, in] · int8 [out, in]ᵀ → int32, exact where the CPU adds bytes into 32 bits, as VNNI and AMX do."""
-    return torch._int_mm(x, weight.T)
-
-
-def _plain_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """The same on any CPU, without the 16-bit sums of older instructions, which saturate."""
-    sums = torch.zeros(len(x), len(weight), dtype=torch.int32)
-    for start in range(0, x.shape[1], _EXACT):
-        part = slice(start, start + _EXACT)
-        sums += (x[:, part].float() @ weight[:, part].float().T).to(torch.int32)
-    return sums
+def unpack(packed: torch.Tensor) -> torch.Tensor:
+    """The reverse of `pack`, with the zeros. A second copy of all weights would cost what int8 saves."""
+    rows, runs, wide, deep = packed.shape
+    words = (
+        packed.view(torch.int32 if deep == int8.QUAD else torch.int16)
+        .squeeze(-1)
+        .transpose(1, 2)
+        .contiguous()
+    )
+    return words.view(rows * wide, runs).view(torch.int8)
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:

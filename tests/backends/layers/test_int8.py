@@ -7,11 +7,26 @@ import pytest
 import torch
 
 from backends.kernels import int8
+from backends.layers import int8 as layers
 from backends.layers import linear
-from backends.layers.int8 import FEW, Int8Linear, _matrix_product, _pack, _plain_product, _unpack
+from backends.layers.int8 import (
+    FEW,
+    Avx2Product,
+    Int8Linear,
+    PlainProduct,
+    Product,
+    VnniProduct,
+    pack,
+    unpack,
+)
 
 SHAPES = [(576, 960), (70, 130), (33, 1), (4, 64), (1, 7), (1536, 65)]
-vnni = pytest.mark.skipif(not int8.cpu_has_vnni(), reason="this CPU has no AVX512 VNNI")
+PRODUCTS = [
+    pytest.param(
+        product, marks=pytest.mark.skipif(not int8.cpu_has(feature), reason=f"this CPU has no {feature}")
+    )
+    for product, feature in ((VnniProduct, "avx512vnni"), (Avx2Product, "avx2"))
+] + [pytest.param(PlainProduct)]
 
 
 @pytest.fixture
@@ -25,52 +40,44 @@ def integers(*shape: int, low: int = -128, high: int = 128) -> torch.Tensor:
     return torch.randint(low, high, shape, dtype=torch.int8)
 
 
-def kernel_sums(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """x · weightᵀ by the kernel, as float64; exact where float32 can hold it."""
-    packed, channels = _pack(weight), len(weight)
-    wide = torch.full((len(x), packed.shape[1] * int8.QUAD), int8.CENTRE, dtype=torch.uint8)
-    wide[:, : x.shape[1]] = (x.to(torch.int16) + int8.CENTRE).to(torch.uint8)
-    offsets = (int8.CENTRE * weight.sum(1, dtype=torch.int32)).numpy()
+def sums_of(product: type[Product], x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """x · weightᵀ, as float64; exact where float32 can hold it."""
+    channels, ours = len(weight), product(weight)
+    wide = torch.full((len(x), ours.width), ours.centre, dtype=ours.integers)
+    wide[:, : x.shape[1]] = (x.to(torch.int16) + ours.centre).to(ours.integers)
     out = np.empty((len(x), channels), np.float32)
     ones, zeros = np.ones(channels, np.float32), np.zeros(channels, np.float32)
-    int8.multiply(wide.numpy(), np.ones(len(x), np.float32), packed.numpy(), offsets, ones, zeros, out)
+    ours(wide, np.ones(len(x), np.float32), ones, zeros, out)
     return torch.from_numpy(out).double()
 
 
-@vnni
+@pytest.mark.parametrize("product", PRODUCTS)
 @pytest.mark.parametrize(("columns", "channels"), SHAPES)
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 8, 31, 32, 33, 40])
-def test_the_kernel_is_the_integer_product(columns: int, channels: int, rows: int) -> None:
+def test_a_product_is_the_integer_product(
+    product: type[Product], columns: int, channels: int, rows: int
+) -> None:
     x, weight = integers(rows, columns), integers(channels, columns)
     exact = x.long() @ weight.long().T
-    torch.testing.assert_close(kernel_sums(x, weight), exact.double(), rtol=0, atol=0)
+    torch.testing.assert_close(sums_of(product, x, weight), exact.double(), rtol=0, atol=0)
 
 
-@vnni
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("rows", [5, FEW + 8])
 @pytest.mark.parametrize("x", [-128, 127])
 @pytest.mark.parametrize("weight", [-128, 127])
-def test_extremes_do_not_saturate(x: int, weight: int) -> None:
+def test_extremes_do_not_saturate(product: type[Product], rows: int, x: int, weight: int) -> None:
     """Sixteen-bit sums, as older instructions have them, would; 1,024 columns keep float32 exact."""
-    left, right = torch.full((5, 1024), x).to(torch.int8), torch.full((66, 1024), weight).to(torch.int8)
-    exact = torch.full((5, 66), 1024 * x * weight).double()
-    torch.testing.assert_close(kernel_sums(left, right), exact, rtol=0, atol=0)
+    left, right = torch.full((rows, 1024), x).to(torch.int8), torch.full((66, 1024), weight).to(torch.int8)
+    exact = torch.full((rows, 66), 1024 * x * weight).double()
+    torch.testing.assert_close(sums_of(product, left, right), exact, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("extreme", [-128, 127, None])
-def test_products_of_torch_are_the_integer_product(extreme: int | None) -> None:
-    x, weight = integers(40, 3000), integers(70, 3000)
-    if extreme is not None:
-        x, weight = x.fill_(extreme), weight.fill_(extreme)
-    exact = (x.long() @ weight.long().T).int()
-    assert torch.equal(_plain_product(x, weight), exact)
-    if int8.cpu_has_vnni():
-        assert torch.equal(_matrix_product(x, weight), exact)
-
-
+@pytest.mark.parametrize(("wide", "deep"), [(64, 4), (16, 2)])
 @pytest.mark.parametrize(("columns", "channels"), SHAPES)
-def test_packing_loses_nothing(columns: int, channels: int) -> None:
+def test_packing_loses_nothing(columns: int, channels: int, wide: int, deep: int) -> None:
     weight = integers(channels, columns)
-    assert torch.equal(_unpack(_pack(weight))[:channels, :columns], weight)
+    assert torch.equal(unpack(pack(weight, wide, deep))[:channels, :columns], weight)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -86,12 +93,26 @@ def test_a_row_is_the_same_alone_and_among_others(columns: int, channels: int, d
             assert torch.equal(layer(x[part].to(dtype)), many[part])
 
 
+@pytest.mark.parametrize("product", PRODUCTS)
 @pytest.mark.parametrize("rows", [1, 5, FEW + 8])
-def test_without_vnni_the_result_is_the_same(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_result_is_the_same_whatever_the_cpu_has(
+    product: type[Product], rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     weight, bias, x = torch.randn(130, 1100), torch.randn(130), torch.randn(rows, 1100)
-    fast = Int8Linear(weight, bias)(x)
-    monkeypatch.setattr(int8, "cpu_has_vnni", lambda: False)
-    assert torch.equal(Int8Linear(weight, bias)(x), fast)
+    fastest = Int8Linear(weight, bias)(x)
+    monkeypatch.setattr(layers, "fastest", lambda: product)
+    assert torch.equal(Int8Linear(weight, bias)(x), fastest)
+
+
+@pytest.mark.parametrize(
+    ("features", "product"),
+    [({"avx512vnni", "avx2"}, VnniProduct), ({"avx2"}, Avx2Product), (set(), PlainProduct)],
+)
+def test_the_best_that_the_cpu_has_is_taken(
+    features: set[str], product: type[Product], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(int8, "cpu_has", features.__contains__)
+    assert layers.fastest() is product
 
 
 @pytest.mark.parametrize("rows", [1, 7, FEW + 8])
