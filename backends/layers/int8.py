@@ -55,9 +55,9 @@ class Int8Linear:
         rows, product = len(x), self.product
         integers = torch.empty(rows, product.width, dtype=product.integers)
         scales = np.empty(rows, np.float32)
-        int8.quantize(_array(x.contiguous()), product.centre, integers.numpy(), scales)
+        int8.quantize(as_array(x.contiguous()), product.centre, integers.numpy(), scales)
         out = x.new_empty(rows, self.channels)
-        product(integers, scales, self.scales, self.bias, _array(out))
+        product(integers, scales, self.scales, self.bias, as_array(out))
         return out
 
 
@@ -158,7 +158,7 @@ def unpack(packed: torch.Tensor) -> torch.Tensor:
     return words.view(rows * wide, runs).view(torch.int8)
 
 
-def _array(tensor: torch.Tensor) -> np.ndarray:
+def as_array(tensor: torch.Tensor) -> np.ndarray:
     """The tensor's memory as kernels take it: bfloat16 as int16."""
     array: np.ndarray = (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
     return array

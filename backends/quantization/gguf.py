@@ -15,6 +15,9 @@ import torch
 CHUNK = 1 << 15
 
 
+Groups = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # integers, scales, minima
+
+
 @dataclass(frozen=True, slots=True)
 class Format:
     """`expand` turns uint8 [blocks, bytes] into float32 [blocks, weights]; None: plain numbers of type `dtype`."""
@@ -52,6 +55,15 @@ def row_bytes(type: str, weights: int) -> int:
     return weights // format.weights * format.bytes
 
 
+def groups_of_four_bits(raw: torch.Tensor, type: str) -> Groups:
+    """uint8 [..., bytes of a row] in one of FOUR_BITS: integers of 0 … 15 and, for each 32 of them, float32 scale and
+    minimum; a weight is integer · scale + minimum. Raises ValueError for another `type`."""
+    if type not in FOUR_BITS:
+        raise ValueError(f"{type} is not a format of four bits; those are {', '.join(FOUR_BITS)}")
+    integers, scales, minima = FOUR_BITS[type](raw.reshape(-1, _format(type).bytes))
+    return integers.contiguous(), scales.contiguous(), minima.contiguous()
+
+
 def _format(type: str) -> Format:
     if type not in FORMATS:
         raise ValueError(f"tensor type {type} is not supported; supported are {', '.join(FORMATS)}")
@@ -75,14 +87,23 @@ def _fifth_bits(packed: torch.Tensor) -> torch.Tensor:
     return ((bits & 1) << 4).view(len(packed), 32)
 
 
+def _four_bits_0(blocks: torch.Tensor) -> Groups:
+    scales = _half(blocks[:, :2])
+    return _nibbles(blocks[:, 2:], 16), scales, -8 * scales
+
+
+def _four_bits_1(blocks: torch.Tensor) -> Groups:
+    return _nibbles(blocks[:, 4:], 16), _half(blocks[:, :2]), _half(blocks[:, 2:4])
+
+
 def _q4_0(blocks: torch.Tensor) -> torch.Tensor:
     weights = _nibbles(blocks[:, 2:], 16).view(torch.int8) - 8
     return weights.float().mul_(_half(blocks[:, :2]))
 
 
 def _q4_1(blocks: torch.Tensor) -> torch.Tensor:
-    weights = _nibbles(blocks[:, 4:], 16).float()
-    return weights.mul_(_half(blocks[:, :2])).add_(_half(blocks[:, 2:4]))
+    weights, scales, minima = _four_bits_1(blocks)
+    return weights.float().mul_(scales).add_(minima)
 
 
 def _q5_0(blocks: torch.Tensor) -> torch.Tensor:
@@ -113,10 +134,15 @@ def _scales_and_minima(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
     return (scale * scales.float()).unsqueeze(-1), (minimum * minima.float()).unsqueeze(-1)
 
 
-def _q4_k(blocks: torch.Tensor) -> torch.Tensor:
+def _four_bits_k(blocks: torch.Tensor) -> Groups:
     scales, minima = _scales_and_minima(blocks)
-    weights = _nibbles(blocks[:, 16:], 32).view(-1, 8, 32).float()
-    return weights.mul_(scales).sub_(minima).view(-1, 256)
+    return _nibbles(blocks[:, 16:], 32), scales.squeeze(-1), -minima.squeeze(-1)
+
+
+def _q4_k(blocks: torch.Tensor) -> torch.Tensor:
+    weights, scales, minima = _four_bits_k(blocks)
+    groups = weights.view(-1, 8, 32).float()
+    return groups.mul_(scales.unsqueeze(-1)).add_(minima.unsqueeze(-1)).view(-1, 256)
 
 
 def _q5_k(blocks: torch.Tensor) -> torch.Tensor:
@@ -148,4 +174,10 @@ FORMATS = {
     "Q4_K": Format(256, 144, expand=_q4_k),
     "Q5_K": Format(256, 176, expand=_q5_k),
     "Q6_K": Format(256, 210, expand=_q6_k),
+}
+
+FOUR_BITS: dict[str, Callable[[torch.Tensor], Groups]] = {
+    "Q4_0": _four_bits_0,
+    "Q4_1": _four_bits_1,
+    "Q4_K": _four_bits_k,
 }
