@@ -14,6 +14,12 @@ def cpu_has_bfloat16() -> bool:
     return not BFLOAT16.isdisjoint(_flags(Path("/proc/cpuinfo")))
 
 
+@functools.cache
+def cpu_has_avx2() -> bool:
+    """Whether this CPU has the instructions for products of 4-bit weights, see `backends.kernels.int4`."""
+    return "avx2" in _flags(Path("/proc/cpuinfo"))
+
+
 def auto_dtype(device: str) -> str:
     """What `dtype: auto` stands for: bfloat16, but for CPUs without instructions for it, where it is slower than
     float32. `device`: cpu, cuda or cuda:N."""

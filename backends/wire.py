@@ -306,7 +306,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     events: str  # PUB
     vocabulary: str  # file with a `Vocabulary`
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    quantization: Literal["none", "int8"] = "none"  # of the weights; int8 on CPUs only
+    quantization: Literal["none", "auto", "int8", "int4"] = "none"  # of the weights, on CPUs only
     device: str = "cpu"
     block_size: int = 16
     kv_blocks: int = 512

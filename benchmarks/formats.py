@@ -1,7 +1,7 @@
 """Weight formats of one model side by side: memory, speed of decoding and of a prompt, and perplexity.
 
-float32, bfloat16 and int8 run in this process in turns, against bfloat16. Speed is that of the model with its head
-and cache, without sampling. Perplexity is that of a fixed text. `memory` is that of the weights.
+float32, bfloat16, int8 and int4 run in this process in turns, against bfloat16. Speed is that of the model with its
+head and cache, without sampling. Perplexity is that of a fixed text. `memory` is that of the weights.
 """
 
 import ctypes
@@ -13,10 +13,11 @@ import tokenizers
 import torch
 
 from backends.catalogue import resolve
+from backends.instructions import auto_dtype
 from backends.kernels.layout import KVCache, Layout, Span
-from backends.layers.linear import Format
 from backends.models.checkpoint import open_checkpoint
 from backends.models.decoder import Decoder, kernels_of
+from backends.models.formats import Quantization
 from backends.models.loader import load_decoder
 from backends.models.registry import decoder_config
 from benchmarks.report import Report, Row, arguments, machine, paired, publish
@@ -24,10 +25,12 @@ from benchmarks.report import Report, Row, arguments, machine, paired, publish
 TEXT = Path(__file__).with_name("formats.txt")
 CONTEXT, PROMPT, BLOCK = 128, 512, 16
 BATCHES = (1, 8, 32)
-FORMATS: dict[str, tuple[torch.dtype, Format]] = {
+SMALL = getattr(torch, auto_dtype("cpu"))  # in which the rest is computed beside small integers
+FORMATS: dict[str, tuple[torch.dtype, Quantization]] = {
     "fp32": (torch.float32, "none"),
     "bf16": (torch.bfloat16, "none"),
-    "int8": (torch.bfloat16, "int8"),
+    "int8": (SMALL, "int8"),
+    "int4": (SMALL, "int4"),
 }
 PEER = "bf16"
 CPU = torch.device("cpu")
@@ -36,11 +39,11 @@ CPU = torch.device("cpu")
 class Subject:
     """A model in one format, with a cache of its own."""
 
-    def __init__(self, folder: Path, dtype: torch.dtype, format: Format) -> None:
+    def __init__(self, folder: Path, dtype: torch.dtype, format: Quantization) -> None:
         before = resident()
         checkpoint = open_checkpoint(folder)
         config = decoder_config(checkpoint.config)
-        self.model: Decoder = load_decoder(checkpoint, config, dtype, CPU, format=format)
+        self.model: Decoder = load_decoder(checkpoint, config, dtype, CPU, quantization=format)
         self.megabytes = (resident() - before) / 1e6
         self._per_row = -(-(CONTEXT + 1) // BLOCK)
         blocks = max(BATCHES) * self._per_row

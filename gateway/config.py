@@ -122,7 +122,8 @@ class Engine(_Section, frozen=True):
     model: Text  # a catalogue name, a folder with config.json and safetensors, or a .gguf file
     # to compute in; auto: bfloat16 on GPUs and on CPUs with instructions for its products, float32 elsewhere
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    quantization: Literal["none", "int8"] = "none"  # int8: weights of 8 bits, on CPUs only
+    # of the weights, on CPUs only; auto: as small as the file has them, 4 bits exactly, other integers in 8
+    quantization: Literal["none", "auto", "int8", "int4"] = "none"
     device: Device = "cpu"
     kv_tokens: Annotated[int, Meta(ge=16, multiple_of=16)] = 16384  # room in the KV cache, a multiple of 16
     max_model_len: Count | None = None

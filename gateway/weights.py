@@ -4,7 +4,7 @@ from pathlib import Path
 
 from backends.catalogue import ModelError, resolve
 from backends.fingerprint import fingerprint
-from backends.instructions import auto_dtype
+from backends.instructions import auto_dtype, cpu_has_avx2
 from classifier import calibration
 from gateway.config import Config, Engine, Remote, Tier
 from gateway.judges import Judges, Weights
@@ -30,9 +30,14 @@ def _of_engine(engine: Engine) -> Weights:
         model = fingerprint(resolve(engine.model))
     except ModelError:
         model = MISSING
-    if engine.quantization != "none":
+    if engine.quantization in ("int8", "int4") or engine.quantization == "auto" and _fits_the_file(engine):
         return Weights(model, engine.quantization)
     return Weights(model, auto_dtype(engine.device) if engine.dtype == "auto" else engine.dtype)
+
+
+def _fits_the_file(engine: Engine) -> bool:
+    """Whether `auto` keeps the weights as the file has them, and not in the type that is computed in."""
+    return engine.device == "cpu" and cpu_has_avx2()
 
 
 def _of_remote(remote: Remote) -> Weights:

@@ -18,6 +18,7 @@ from backends.instructions import auto_dtype
 from backends.kernels.layout import KVCache, Layout, Span
 from backends.models.checkpoint import open_checkpoint
 from backends.models.decoder import Decoder, kernels_of
+from backends.models.formats import possible
 from backends.models.loader import load_decoder
 from backends.models.registry import decoder_config
 from backends.wire import EngineConfig, Sampling, Score, Signal
@@ -131,11 +132,10 @@ def load_runner(
     shape = decoder_config(checkpoint.config)
     length = model_length(config, shape.max_positions)
     device = torch.device(config.device)
-    if config.quantization == "int8" and device.type != "cpu":
-        raise ValueError(f"quantization: int8 is for CPUs, not for {device.type}")
+    quantization = possible(config.quantization, device.type)
     dtype, reason = dtype_for(config.dtype, device)
     _log.info("%s computes in %s: %s", config.name, str(dtype).removeprefix("torch."), reason)
-    model = load_decoder(checkpoint, shape, dtype, device, vocab_size, config.quantization)
+    model = load_decoder(checkpoint, shape, dtype, device, vocab_size, quantization)
     runner = ModelRunner(model, config)
     runner.warm_up()
     return runner, eos_ids(checkpoint.generation, checkpoint.config), model.vocab_size, length

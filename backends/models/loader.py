@@ -1,14 +1,22 @@
 """A checkpoint's tensors into a decoder, one layer at a time, so that no two copies of a model exist."""
 
+import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
-from backends.layers.linear import Format, Linear, linear
+from backends.layers.linear import Linear, linear
 from backends.models.checkpoint import Checkpoint
 from backends.models.config import DecoderConfig
 from backends.models.decoder import Block, Decoder
+from backends.models.formats import Format, Quantization, suited
+from backends.models.stored import StoredTensor
+from backends.quantization.gguf import FOUR_BITS
+from backends.quantization.int4 import FourBits, kept, stacked, whole
+
+_log = logging.getLogger(__name__)
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -22,25 +30,33 @@ def load_decoder(
     dtype: torch.dtype,
     device: torch.device,
     vocab_size: int | None = None,
-    format: Format = "none",
+    quantization: Quantization = "none",
 ) -> Decoder:
     """The decoder of `config` with the checkpoint's weights.
 
     `vocab_size`: only so many ids get logits (a checkpoint's vocabulary may be padded beyond the tokenizer's).
-    `format`: of the weights of all linear layers, the head too; the embedding stays in `dtype`.
+    `quantization`: of the weights of all linear layers, the head too; the embedding stays in `dtype`.
     Raises ValueError naming a tensor that is missing, of the wrong shape, or unknown to this architecture.
     """
     prefix = _prefix(checkpoint)
     head_name = _INSIDE.get(prefix, HEAD)
-    source = _Source(checkpoint, dtype, device, config.norm_offset, format)
+    source = _Source(checkpoint, dtype, device, config.norm_offset, quantization)
     rows = config.vocab_size if vocab_size is None else min(vocab_size, config.vocab_size)
-    embedding = source.tensor(f"{prefix}embed_tokens.weight", config.vocab_size, config.width)
+    embedding_name = f"{prefix}embed_tokens.weight"
+    shape = config.vocab_size, config.width
+    embedding = source.tensor(embedding_name, *shape)
     blocks = [_block(source, config, f"{prefix}layers.{layer}") for layer in range(config.layers)]
     norm = source.norm(f"{prefix}norm.weight", config.width)
-    head = embedding if config.tied else source.tensor(head_name, config.vocab_size, config.width)
+    head = (
+        source.head(embedding_name, shape, rows, embedding)
+        if config.tied
+        else source.head(head_name, shape, rows)
+    )
     # Beside the text model inside a larger one lies what is not for text.
     source.refuse_unknown(prefix if prefix in _INSIDE else "")
-    return Decoder(config, embedding, blocks, norm, linear(head[:rows], format=format), rows)
+    if quantization != "none":
+        _log.info("quantization %s: %s", quantization, source.told_formats())
+    return Decoder(config, embedding, blocks, norm, head, rows)
 
 
 def _prefix(checkpoint: Checkpoint) -> str:
@@ -55,8 +71,9 @@ class _Source:
     dtype: torch.dtype
     device: torch.device
     norm_offset: float
-    format: Format
+    quantization: Quantization
     used: set[str] = field(default_factory=set)
+    formats: Counter[Format] = field(default_factory=Counter)  # of how many linears
 
     def tensor(self, name: str, *shape: int) -> torch.Tensor:
         return self._load(name, self.dtype, shape)
@@ -72,19 +89,54 @@ class _Source:
 
     def fused(self, names: Sequence[str], rows: Sequence[int], columns: int, bias: bool) -> Linear:
         """One linear of several projections: their rows one below another."""
-        weights = [self.tensor(f"{name}.weight", n, columns) for name, n in zip(names, rows, strict=True)]
+        shapes = [(f"{name}.weight", (n, columns)) for name, n in zip(names, rows, strict=True)]
         biases = [self.tensor(f"{name}.bias", n) for name, n in zip(names, rows, strict=True)] if bias else []
-        weight = weights[0] if len(weights) == 1 else torch.cat(weights)
-        return linear(weight, torch.cat(biases) if bias else None, self.format)
+        added = torch.cat(biases) if bias else None
+        format = self._format([name for name, _ in shapes])
+        if format == "int4":
+            return linear(stacked([self._four_bits(*each) for each in shapes]), added)
+        weights = [self.tensor(name, *shape) for name, shape in shapes]
+        return linear(weights[0] if len(weights) == 1 else torch.cat(weights), added, int8=format == "int8")
+
+    def head(
+        self, name: str, shape: tuple[int, int], rows: int, embedding: torch.Tensor | None = None
+    ) -> Linear:
+        """The first `rows` of a tensor, which may be loaded already."""
+        format = self._format([name])
+        if format == "int4":
+            return linear(self._four_bits(name, shape).rows(rows))
+        weight = self.tensor(name, *shape) if embedding is None else embedding
+        return linear(weight[:rows], int8=format == "int8")
+
+    def told_formats(self) -> str:
+        """How the linears are kept, in words."""
+        names = {"none": str(self.dtype).removeprefix("torch.")}
+        counts = self.formats.most_common()
+        return ", ".join(f"{count} linears in {names.get(format, format)}" for format, count in counts)
+
+    def _format(self, names: Sequence[str]) -> Format:
+        stored = [self._stored(name) for name in names]
+        format = suited(self.quantization, {each.type for each in stored}, stored[0].shape[-1])
+        self.formats[format] += 1
+        return format
+
+    def _four_bits(self, name: str, shape: tuple[int, ...]) -> FourBits:
+        stored = self._stored(name, shape)
+        return (kept if stored.type in FOUR_BITS else whole)(stored.read(), stored.type)
 
     def _load(self, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+        self._stored(name, shape)
+        return self.checkpoint.load(name, dtype).to(self.device)
+
+    def _stored(self, name: str, shape: tuple[int, ...] | None = None) -> StoredTensor:
+        """Of a tensor that is used from now on, and has `shape` where it is known."""
         if name not in self.checkpoint.names():
             raise ValueError(f"{name}: missing from the checkpoint")
-        tensor = self.checkpoint.load(name, dtype)
-        if tuple(tensor.shape) != shape:
-            raise ValueError(f"{name}: has shape {tuple(tensor.shape)}, config.json says {shape}")
+        stored = self.checkpoint.stored(name)
+        if shape is not None and stored.shape != shape:
+            raise ValueError(f"{name}: has shape {stored.shape}, config.json says {shape}")
         self.used.add(name)
-        return tensor.to(self.device)
+        return stored
 
     def refuse_unknown(self, prefix: str) -> None:
         """A tensor that nobody asked for means that the model computes something that we would leave out."""

@@ -44,6 +44,20 @@ def test_of_engines_and_servers(model: str, monkeypatch: pytest.MonkeyPatch) -> 
     ]
 
 
+@pytest.mark.parametrize(("avx2", "format"), [(True, "auto"), (False, "float32")])
+def test_what_auto_keeps_is_the_file_s_where_the_cpu_can(
+    avx2: bool, format: str, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.weights.cpu_has_avx2", lambda: avx2)
+    engines = (
+        Engine(model=model, dtype="float32", quantization="auto"),
+        Engine(model=model, quantization="auto", device="cuda"),
+        Engine(model=model, quantization="int4"),
+    )
+    formats = [weights.format for weights in weights_of(Tier(name="7b", engines=engines))]
+    assert formats == [format, "bfloat16", "int4"]
+
+
 def test_a_calibration_opens_judges_of_its_model_alone(
     model: str, tmp_path: Path, confident: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
