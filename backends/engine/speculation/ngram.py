@@ -4,6 +4,7 @@ It costs no model and pays where an answer repeats what is there: in code that i
 For each sequence a table is kept that grows with it, so that a step costs what is new, whatever lies before.
 """
 
+from array import array
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ class History:
         self._tokens: Ints = np.zeros(tokens, np.int32)
         self._ends: Ints = np.zeros((LONGEST - SHORTEST + 1, tokens * _LOAD), np.int32)
 
-    def following(self, ids: list[int], count: int) -> list[int]:
+    def following(self, ids: "array[int] | list[int]", count: int) -> list[int]:
         """Up to `count` tokens; `ids` have only grown since the last call."""
         if len(ids) > len(self._tokens):
             self._make_room(1 << (len(ids) - 1).bit_length())

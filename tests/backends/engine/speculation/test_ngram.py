@@ -73,7 +73,7 @@ def test_each_sequence_has_its_own_and_takes_it_along(sequence: Callable[..., Se
     drafter = NgramDrafter()
     one, two = sequence([1, 2, 3, 1, 2], number=1), sequence([1, 2, 4, 1, 2], number=2)
     assert drafter.propose([(one, 1), (two, 2)]) == [[3], [4, 1]]
-    one.ids += [3, 4, 1, 2]
+    one.ids.extend([3, 4, 1, 2])
     assert drafter.propose([(one, 2)]) == [[3, 4]]
     drafter.forget(one)
     drafter.forget(one)
