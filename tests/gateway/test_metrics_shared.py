@@ -9,10 +9,12 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.metrics_shared import SharedMetrics
+from gateway.otlp_metrics import as_otlp
 from gateway.totals import Totals
 
 PROGRAM = """
 import json, os, signal, sys
+from operator import attrgetter
 from pathlib import Path
 from gateway.metrics_shared import bury, count_in
 folder, name, deeds = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
@@ -20,7 +22,7 @@ count_in(folder, name)
 from gateway.metrics import Metrics
 metrics = Metrics(["7b"], {"7b/0": "small"}, ["acme"], old_names=True, shared=folder)
 for method, arguments in deeds:
-    getattr(metrics, method)(*arguments[0], **arguments[1])
+    attrgetter(method)(metrics)(*arguments[0], **arguments[1])
 if name == "teller":
     bury(folder, "two")
     sys.stdout.buffer.write(metrics.render())
@@ -60,6 +62,18 @@ def test_counts_of_all_lives_add_up_and_measures_die_with_their_process(tmp_path
     assert totals.of("vllm:num_running_seqs") == 0 and "vllm:num_running_seqs{" in page
     assert "# HELP headrace_draining 1 while the gateway takes no new requests." in page
     assert "pid=" not in page and "_created" not in page
+
+
+def test_what_is_sent_to_a_collector_are_the_sums(tmp_path: Path) -> None:
+    answered = deed("gen_ai.answered", "chat", "auto", "7b", (0.5, 1.5), 11)
+    process(tmp_path, "one", answered)
+    process(tmp_path, "two", answered, deed("gen_ai.answered", "chat", "auto", "7b", (0.002, 1.5), 11))
+    sent = {metric.name: metric.data for metric in as_otlp(SharedMetrics(tmp_path).collect(), 1, 2)}
+    assert set(sent) == {"gen_ai.server.time_to_first_token", "gen_ai.server.time_per_output_token"}
+    (point,) = sent["gen_ai.server.time_to_first_token"].data_points
+    assert (point.count, point.sum, sum(point.bucket_counts)) == (3, 1.002, 3)  # type: ignore[union-attr]
+    at = {end: count for end, count in zip(point.explicit_bounds, point.bucket_counts, strict=False) if count}  # type: ignore[union-attr]
+    assert at == {0.005: 1, 0.5: 2}
 
 
 def test_a_file_that_is_just_being_made_is_no_trouble(tmp_path: Path) -> None:

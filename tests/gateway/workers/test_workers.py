@@ -32,6 +32,8 @@ async def test_what_is_counted_and_shown_is_what_all_have_done(site: Site) -> No
         totals = site.totals()
         assert totals.of("headrace_requests_total", endpoint="chat", tier="7b", status="200") == 60
         assert totals.of("headrace_request_seconds_count", tier="7b") == 60
+        assert totals.of("gen_ai_server_request_duration_seconds_count", gen_ai_response_model="7b") == 60
+        assert totals.of("gen_ai_client_token_usage_sum", gen_ai_token_type="output") == 300
         assert totals.of("headrace_tokens_total", tenant="acme", kind="completion") == 300
         assert totals.of("vllm:request_generation_tokens_count") == 60
         assert totals.of("headrace_backend_up", backend="7b/0") == 1
