@@ -32,7 +32,7 @@ class Deadline:
 
         As with `asyncio.timeout`, work that never has to wait is done even after the deadline.
         """
-        task = asyncio.current_task()
+        task = asyncio.current_task(self._loop)
         assert task is not None
         before, self._waiting, self._struck = task.cancelling(), task, False
         if self._passed:

@@ -68,6 +68,7 @@ class RemoteBackend:
         """
         self._name = name
         self._urls = {path: httpx.URL(url.rstrip("/") + path) for path in PATHS}  # reading one is slow
+        self._host = self._urls[PATHS[0]].netloc.decode("ascii")
         self._model = model
         self._kind = KINDS[kind]
         self._tokenizer = tokenizer
@@ -80,13 +81,16 @@ class RemoteBackend:
 
     def change(self, api_key: str | None, connect_timeout: float, read_timeout: float) -> None:
         """From the next generation on; those that run end as they began."""
-        self._headers = {
+        self._headers = httpx.Headers({
+            "host": self._host,
             "accept": "text/event-stream",
             "accept-encoding": "identity",
             "user-agent": "headrace",
-        }
+        })  # fmt: skip
         if api_key is not None:
             self._headers["authorization"] = f"Bearer {api_key}"
+        self._asking = self._headers.copy()
+        self._asking["content-type"] = "application/json"
         self._timeout = httpx.Timeout(
             connect=connect_timeout, read=read_timeout, write=WRITE_TIMEOUT, pool=connect_timeout
         ).as_dict()
@@ -215,16 +219,7 @@ class RemoteBackend:
         self, path: str, body: dict[str, object], generation: Generation, reply: Reply
     ) -> AsyncGenerator[bytes, None]:
         """The answer's body as it comes, until the stream ends. Closing it closes the connection."""
-        headers = {**self._headers, "content-type": "application/json"}
-        if generation.traceparent is not None:
-            headers["traceparent"] = generation.traceparent
-        request = httpx.Request(
-            "POST",
-            self._urls[path],
-            content=msgspec.json.encode(body),
-            headers=headers,
-            extensions={"timeout": self._timeout},
-        )
+        request = self._request(path, msgspec.json.encode(body), generation.traceparent)
         now = asyncio.get_running_loop().time
         end = now() + (FOREVER if generation.timeout is None else generation.timeout)
         with contextlib.closing(Deadline(end)) as deadline:
@@ -240,6 +235,17 @@ class RemoteBackend:
                         deadline.move(min(end, now() + TAIL))
             finally:
                 await response.aclose()
+
+    def _request(self, path: str, content: bytes, traceparent: str | None) -> httpx.Request:
+        """With a stream of its own, or httpx would make all headers anew."""
+        stream, extensions = httpx.ByteStream(content), {"timeout": self._timeout}
+        request = httpx.Request(
+            "POST", self._urls[path], headers=self._asking, stream=stream, extensions=extensions
+        )
+        request.headers["content-length"] = str(len(content))
+        if traceparent is not None:
+            request.headers["traceparent"] = traceparent
+        return request
 
     async def _send(self, request: httpx.Request, deadline: Deadline) -> httpx.Response:
         if self._transport is None:

@@ -127,8 +127,10 @@ class Reply:
     def _choice(self, choice: _Choice) -> Delta | None:
         said = choice.text if choice.delta is None else choice.delta.content
         called = None if choice.delta is None else choice.delta.tool_calls
-        calls = self._calls.take(called or ())
-        length = len(said or "") + sum(len(piece.name or "") + len(piece.arguments) for piece in calls)
+        calls = self._calls.take(called) if called else ()
+        length = len(said or "")
+        if calls:
+            length += sum(len(piece.name or "") + len(piece.arguments) for piece in calls)
         tokens = _tokens(length) if length else 0
         self._tokens += tokens
         text = self._stop.push(said or "")
