@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from itertools import product
 from statistics import median, quantiles
 
 import msgspec
@@ -215,22 +216,22 @@ def litellm_added(bench: Bench, rounds: int, count: int) -> Row:
 
 def cpu_rows(bench: Bench, seconds: float) -> list[Row]:
     """CPU time of a short stream and of each further chunk, which each come alone: robust on a busy machine."""
-    costs = {
-        name: _costs(bench, name, seconds) for name in ("sqlite", "wire", "bare", "litellm") if name in bench
-    }
-    rows = []
-    for ours in ("sqlite", "wire"):
-        for peer in ("bare", "litellm"):
-            for at, case in enumerate(("CPU per request", "CPU per streamed chunk")):
-                if ours in costs and peer in costs:
-                    mine, other = costs[ours][at], costs[peer][at]
-                    rows.append(
-                        Row(
-                            case=f"{case}, {ours} to {peer}", ours=mine, peer=other, peer_name=peer, unit="µs",
-                            ratio=other / mine,
-                        )
-                    )  # fmt: skip
-    return rows
+    names = [name for name in ("sqlite", "wire", "traced", "bare", "litellm") if name in bench]
+    costs = {name: _costs(bench, name, seconds) for name in names}
+    compared = [*product(("sqlite", "wire"), ("bare", "litellm")), ("traced", "sqlite")]
+    return [
+        Row(
+            case=f"{case}, {ours} to {peer}",
+            ours=costs[ours][at],
+            peer=costs[peer][at],
+            peer_name=peer,
+            unit="µs",
+            ratio=costs[peer][at] / costs[ours][at],
+        )
+        for ours, peer in compared
+        if ours in costs and peer in costs
+        for at, case in enumerate(("CPU per request", "CPU per streamed chunk"))
+    ]
 
 
 def _costs(bench: Bench, name: str, seconds: float) -> tuple[float, float]:
