@@ -153,8 +153,10 @@ class Works:
 
     def _find_tenant(self, key: str | None) -> Tenant:
         """Raises ApiError 401."""
-        with self._traces.span("headrace.auth"):
-            return self.live.find(key)
+        with self._traces.span("headrace.auth") as span:
+            tenant = self.live.find(key)
+            span.set_attribute("headrace.tenant", tenant.name)
+            return tenant
 
     def _new_fleet(self, config: Config) -> Fleet:
         try:

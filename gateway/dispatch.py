@@ -138,7 +138,8 @@ class Dispatcher:
 
     async def _give_up(self, charge: Charge, begun: Collection[Answer], parts: int) -> None:
         """What has begun settles its own part when it is closed."""
-        await self._meter.settle(charge, NOTHING, parts=parts - len(begun))
+        with self._traces.span("headrace.settle"):
+            await self._meter.settle(charge, NOTHING, parts=parts - len(begun))
         for answer in begun:
             await answer.deltas.aclose()
 

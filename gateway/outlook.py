@@ -14,6 +14,7 @@ from gateway.prompts import Encoded, encode
 from gateway.recall import Memory, Recalled
 from gateway.request import Request, Route
 from gateway.routing import NoRoute, Signals, TierSignals, fits
+from gateway.spans import Attributes
 from gateway.telemetry import Traces
 from gateway.tiers import Tier
 from gateway.window import within_context
@@ -106,10 +107,8 @@ class Scout:
                 route = self._desk.decide(request, signals, outlook.named)
             except NoRoute as error:
                 raise _no_tier(error) from error
-            span.set_attribute("headrace.route.tier", route.order[0])
-            span.set_attribute("headrace.route.reason", route.reason)
-            for name, tier in route.shadows.items():
-                span.set_attribute(f"headrace.route.shadow.{name}", tier)
+            if span.is_recording():
+                span.set_attributes(_told(route, signals))
         return route
 
     def decided(self, request: Request, signals: Signals) -> None:
@@ -153,14 +152,17 @@ class Scout:
         self, request: Request, recalled: Recalled, tiers: Sequence[Tier]
     ) -> tuple[Encoded, Recalled]:
         """The prompt in each tier's tokens; a recalled history too long for all of them loses its oldest turns."""
-        encoded = await encode(recalled.prompt(request.prompt), tiers)
-        if recalled.session is not None and not any(
-            fits(signals, request.max_tokens) for signals in _signals(encoded, tiers)
-        ):
-            recalled = await within_context(recalled, request.prompt, tiers, request.max_tokens)
+        with self._traces.span("headrace.encode"):
             encoded = await encode(recalled.prompt(request.prompt), tiers)
-        with self._traces.span("headrace.prefix"):
+            if recalled.session is not None and not any(
+                fits(signals, request.max_tokens) for signals in _signals(encoded, tiers)
+            ):
+                recalled = await within_context(recalled, request.prompt, tiers, request.max_tokens)
+                encoded = await encode(recalled.prompt(request.prompt), tiers)
+        with self._traces.span("headrace.prefix") as span:
             encoded.look_up(tiers, self._affinity, self._salts[request.tenant.name])
+            if span.is_recording():
+                span.set_attributes({f"headrace.cached.{name}": n for name, n in encoded.cached.items()})
         return encoded, recalled
 
     async def _assess(self, outlook: Outlook) -> Assessment:
@@ -175,6 +177,19 @@ class Scout:
                 span.set_attribute(f"headrace.good.{tier}", good)
         self._metrics.classified(assessment.seconds)
         return assessment
+
+
+def _told(route: Route, signals: Signals) -> Attributes:
+    """Of a span: what was decided, and by what."""
+    scores = {} if route.assessment is None else route.assessment.good
+    return {
+        "headrace.route.tier": route.order[0],
+        "headrace.route.order": list(route.order),
+        "headrace.route.reason": route.reason,
+        **{f"headrace.route.good.{tier}": good for tier, good in scores.items()},
+        **{f"headrace.route.load.{tier.name}": tier.load for tier in signals.tiers},
+        **{f"headrace.route.shadow.{name}": tier for name, tier in route.shadows.items()},
+    }
 
 
 def _signals(encoded: Encoded, tiers: Sequence[Tier]) -> tuple[TierSignals, ...]:

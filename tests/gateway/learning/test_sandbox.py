@@ -56,7 +56,7 @@ async def test_nothing_of_it_is_left(tmp_path: Path) -> None:
         "try:\n    child = os.fork()\nexcept OSError:\n    child = 1\n"
         "if not child: time.sleep(30)"
     )
-    await runs_through(program, timeout=2)
+    await runs_through(program, timeout=10)
     folder = Path(mark.read_text())
     assert not folder.exists()
     assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and _working_in(pid) == str(folder)]

@@ -312,9 +312,9 @@ def test_one_trace_from_the_client_to_the_engine(
     ]
     names = {span.name for span in spans}
     assert names >= {
-        "POST /v1/chat/completions", "headrace.auth", "headrace.recall", "headrace.reserve", "headrace.prefix",
-        "headrace.classify", "headrace.route", "chat 7b", "engine.queue", "engine.prefill", "engine.decode",
-        "engine.step", "headrace.settle",
+        "POST /v1/chat/completions", "headrace.auth", "headrace.recall", "headrace.encode", "headrace.prefix",
+        "headrace.reserve", "headrace.classify", "headrace.route", "headrace.settle", "chat 7b", "engine.queue",
+        "engine.prefill", "engine.decode", "engine.step",
     }  # fmt: skip
     by_name = {span.name: span for span in spans}
     assert by_name["POST /v1/chat/completions"].parent_span_id.hex() == "b7ad6b7169203331"
