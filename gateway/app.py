@@ -213,6 +213,7 @@ class Works:
             if self._records is not None:
                 stack.push_async_callback(self._records.close)
             stack.push_async_callback(self._stores.close)
+            self._stores.greet()
             stack.push_async_callback(self._engines.stop)
             await self._engines.start()
             stack.push_async_callback(self._fleet.stop)

@@ -14,7 +14,7 @@ from gateway.watching import Strike, watched
 T = TypeVar("T")
 
 TICK = 0.008  # seconds; a stall of this process is one tick, however long, so that it is no silence of the server
-SUSPICIOUS, SILENT = 2, 5  # ticks without a word from the server: it is asked, it is given up
+SUSPICIOUS, SILENT = 2, 6  # ticks without a word from the server: it is asked, it is given up
 
 
 class Pulse:

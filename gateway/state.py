@@ -42,6 +42,12 @@ class Stores:
     limits: LimitStore
     sessions: SessionStore
     documents: DocumentStore
+    pulse: Pulse | None = None  # of the server that they are in, where they are in one
+
+    def greet(self) -> None:
+        """Begin to connect, since the first question takes longer than an answer may: it is no silence."""
+        if self.pulse is not None:
+            self.pulse.feel()
 
     async def close(self) -> None:
         """All of them, whatever becomes of one."""
@@ -71,9 +77,11 @@ def _in_redis(url: str, retention: Retention) -> Stores:
     """One server: what one of them finds of it holds for all, so that a request waits for it but once."""
     short = connect(url, LIMITS_TIMEOUT)
     breaker = Breaker(failures=FAILURES, pause=PAUSE)
-    guard = Guard(breaker, Pulse(short.ping, breaker.alive))
+    pulse = Pulse(short.ping, breaker.alive)
+    guard = Guard(breaker, pulse)
     return Stores(
         limits=GuardedLimits(RedisLimits(short), guard),
         sessions=GuardedSessions(RedisSessions(connect(url, SESSIONS_TIMEOUT), retention), guard),
         documents=GuardedDocuments(RedisDocuments(connect(url, SESSIONS_TIMEOUT), retention), guard),
+        pulse=pulse,
     )

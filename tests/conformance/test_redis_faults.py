@@ -89,6 +89,16 @@ async def test_a_request_waits_but_once_for_a_frozen_redis(mortal_redis: "RedisS
     await stores.close()
 
 
+async def test_a_greeting_connects_before_anybody_asks(redis: "RedisServer") -> None:
+    stores = stores_in(redis)
+    assert stores.pulse is not None
+    stores.greet()
+    async with asyncio.timeout(10):
+        while not stores.pulse.words:
+            await asyncio.sleep(0.01)
+    await stores.close()
+
+
 async def test_a_long_answer_is_no_silence(redis: "RedisServer") -> None:
     """Megabytes take longer than a frozen server is waited for."""
     stores = stores_in(redis)

@@ -61,6 +61,7 @@ async def test_a_redis_that_is_not_there_keeps_nobody_from_starting(
     state = State(folder=str(tmp_path), redis=f"redis://127.0.0.1:{unused_tcp_port}/0")
     stores = open_stores(state, always(60.0))
     limits, sessions = stores.limits, stores.sessions
+    stores.greet()
     with pytest.raises(LimitStoreUnavailable):
         await limits.reserve("acme", ONE, "a", NOTHING)
     with pytest.raises(SessionStoreUnavailable):
