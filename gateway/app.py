@@ -32,6 +32,7 @@ from gateway.otlp_metrics import exported
 from gateway.recall import Memory
 from gateway.records import open_records
 from gateway.reload import Apply, Reloads
+from gateway.shadow import open_shadow
 from gateway.state import open_stores
 from gateway.telemetry import Traces
 from gateway.tenants import Tenants, server_secret
@@ -108,6 +109,7 @@ class Works:
             else EnginesElsewhere(place.engines)
         )
         self._fleet = self._new_fleet(config)
+        self._shadow = open_shadow(config, self._fleet.tiers, self._secret, self.metrics)
         self.observe = observer(self.metrics, self._traces, self._watch, self._records)
         self.overview = Overview(
             watch=self._watch,
@@ -186,6 +188,7 @@ class Works:
             salts=Salts(self._secret),
             judges=self._judges,
             billing=config.billing,
+            shadow=self._shadow,
             metrics=self.metrics,
             traces=self._traces,
         )
@@ -219,6 +222,8 @@ class Works:
             stack.push_async_callback(self._fleet.stop)
             await self._fleet.start()
             await stack.enter_async_context(_running(asyncio.create_task(measure_lag(self.metrics))))
+            if self._shadow is not None:
+                await stack.enter_async_context(_running(asyncio.create_task(self._shadow.run())))
             if self._alone:
                 await stack.enter_async_context(exported(self._config.telemetry, self.metrics))
             yield

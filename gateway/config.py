@@ -312,6 +312,19 @@ class Telemetry(_Section, frozen=True):
     vllm_old_names: bool = False  # also vllm:gpu_cache_usage_perc and vllm:num_running_seqs in /metrics
 
 
+class ShadowSampling(_Section, frozen=True):
+    """A share of the requests for `auto` is answered again, by the tier that was asked first and by the dearest one.
+
+    Nobody waits for it, it runs only while the tiers have little to do, and no tenant pays for it.
+    """
+
+    share: Positive
+    recordings: Text  # a file for outcomes without text, for `headrace calibrate`; as telemetry.records
+    per_hour: Count = 60  # requests at most, of each worker
+    max_waiting: Annotated[int, Meta(ge=1, le=10_000)] = 32  # likewise; they are held in memory
+    max_load: Share = 0.25  # of what a replica runs at a time, beyond which it gets none of this
+
+
 class Config(_Section, frozen=True):
     tiers: Annotated[tuple[Tier, ...], Meta(min_length=1)]
     tenants: tuple[Tenant, ...] = ()
@@ -326,5 +339,6 @@ class Config(_Section, frozen=True):
     billing: Literal["attempts", "answer"] = "attempts"
     # policies that are decided and counted beside each request's own, and never followed
     shadow_policies: dict[Name, Policy] = {}
+    shadow_sampling: ShadowSampling | None = None  # learning from live traffic, beside it
     # variable with the server secret (key digests, cache salts); None: a file in state.folder
     secret_env: Variable | None = None

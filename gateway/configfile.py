@@ -95,9 +95,17 @@ def _with_paths_in(config: Config, folder: Path) -> Config:
     telemetry = msgspec.structs.replace(
         config.telemetry, records=None if records is None else str(folder / records)
     )
-    tiers = tuple(_with_keys_in(tier, folder) for tier in config.tiers)
+    sampling = config.shadow_sampling
+    if sampling is not None:
+        sampling = msgspec.structs.replace(sampling, recordings=str(folder / sampling.recordings))
     return msgspec.structs.replace(
-        config, state=state, classifier=classifier, calibration=calibration, telemetry=telemetry, tiers=tiers
+        config,
+        state=state,
+        classifier=classifier,
+        calibration=calibration,
+        telemetry=telemetry,
+        shadow_sampling=sampling,
+        tiers=tuple(_with_keys_in(tier, folder) for tier in config.tiers),
     )
 
 
@@ -246,6 +254,11 @@ def _administration(config: Config) -> Iterator[_Fault]:
         yield ("server", "admin", "host"), reason
 
 
+def _shadow_sampling(config: Config) -> Iterator[_Fault]:
+    if config.shadow_sampling is not None and len(config.tiers) < 2:
+        yield ("shadow_sampling",), "needs two tiers at least: the dearest one is compared with"
+
+
 def _aliases(config: Config) -> Iterator[_Fault]:
     names = {AUTO, *(tier.name for tier in config.tiers)}
     for alias, target in config.aliases.items():
@@ -269,6 +282,7 @@ _RULES: tuple[Callable[[Config], Iterator[_Fault]], ...] = (
     _redis,
     _administration,
     _aliases,
+    _shadow_sampling,
 )
 
 

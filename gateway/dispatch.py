@@ -5,12 +5,11 @@ Recalling comes before reserving, since the history counts towards the tokens th
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from backends.backend import Delta, Generation, Rejected, Sampling
+from backends.backend import Delta, Generation, Rejected
 from classifier import Assessment
 from gateway import cascade
 from gateway.answer import AnswerStream, Epilogue, in_the_clients_words
@@ -31,7 +30,9 @@ from gateway.reasons import reason
 from gateway.recall import Memory, Recalled
 from gateway.request import Answer, Card, Decision, Judged, Request, Route
 from gateway.routing import Signals
+from gateway.sampling import sampling_of
 from gateway.several import on_one_tier, together
+from gateway.shadow import ShadowSampler
 from gateway.telemetry import Traces
 from gateway.tenants import engine_tag
 from gateway.tiers import Replica, Tier
@@ -57,10 +58,12 @@ class Dispatcher:
         salts: Mapping[str, bytes],  # by tenant
         judges: Judges,
         billing: Billing = "attempts",
+        shadow: ShadowSampler | None = None,
         metrics: Metrics,
         traces: Traces,
     ) -> None:
         self._tiers = {tier.name: tier for tier in tiers}
+        self._shadow = shadow
         self._judges = judges
         self._provision = Provision(server.default_max_tokens, judges, billing)
         self._books = Books(metrics, tiers[-1], billing)
@@ -125,6 +128,8 @@ class Dispatcher:
                 raise in_the_clients_words(error, request) from error
             self._scout.answers(request, outlook, attempt.tier.name)
             answers[request.id] = self._answer(errand, attempt, started)
+            if self._shadow is not None and len(requests) == 1:
+                self._shadow.offer(request, outlook.encoded.prompt, route)
 
         try:
             patience = min(self._server.restart_patience, first.timeout)
@@ -230,7 +235,7 @@ class Dispatcher:
             id=request.id,
             prompt=encoded.prompt,
             ids=encoded.of(replica),
-            sampling=_sampling(request, most, encoded.ends(replica), watched),
+            sampling=sampling_of(request, most, encoded.ends(replica), watched),
             salt=salt,
             tenant=engine_tag(salt),
             session="" if session is None else engine_tag(salt, session.id),
@@ -293,31 +298,6 @@ class _Errand:
     route: Route
     charge: Charge
     deadline: float
-
-
-def _sampling(request: Request, default_max_tokens: int, ends: tuple[int, ...], watched: bool) -> Sampling:
-    """`ends`: end tokens besides the model's own."""
-    return Sampling(
-        max_tokens=default_max_tokens if request.max_tokens is None else request.max_tokens,
-        temperature=request.temperature,
-        top_p=request.top_p,
-        top_k=request.top_k,
-        seed=request.seed if request.seed is not None else secrets.randbits(63),
-        stop=request.stop,
-        stop_token_ids=request.stop_token_ids + (() if request.ignore_eos else ends),
-        ignore_eos=request.ignore_eos,
-        min_p=request.min_p,
-        presence_penalty=request.presence_penalty,
-        frequency_penalty=request.frequency_penalty,
-        repetition_penalty=request.repetition_penalty,
-        logit_bias=dict(request.logit_bias),
-        min_tokens=request.min_tokens,
-        n=request.n,
-        logprobs=request.logprobs,
-        prompt_logprobs=request.prompt_logprobs,
-        grammar=request.grammar,
-        signals=watched,
-    )
 
 
 def _no_traces() -> ApiError:

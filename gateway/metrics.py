@@ -25,6 +25,7 @@ from gateway.genai_metrics import GenAiMetrics
 from gateway.metrics_shared import SharedMetrics
 from gateway.metrics_shown import Shown
 from gateway.series import Counter, Gauge, Histogram
+from gateway.shadow_metrics import ShadowMetrics
 from gateway.totals import Totals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -95,6 +96,7 @@ class Metrics:
         self._shown = Shown(self._registry if shared is None else SharedMetrics(shared), old_names)
         self._engines = EngineMetrics(self._registry, engines)
         self.cascade = CascadeMetrics(self._registry, tiers)
+        self.shadow_samples = ShadowMetrics(self._registry, tiers)
         self.gen_ai = GenAiMetrics(self._registry, tiers, engines)
         self._tiers = frozenset(tiers)
         self._backends: list[Backend] = []

@@ -9,22 +9,21 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from backends.backend import Backend, Delta, Generation, Rejected, Sampling
-from backends.prompt import ChatMessage, Prompt
-from backends.wire import Grammar
+from backends.prompt import Prompt
 from classifier import Assessment
 from gateway.config import Band, Config, Engine, Tier
 from gateway.engines import Engines, engine_models
 from gateway.fleet import Fleet
 from gateway.judges import Weights
 from gateway.learning.checkers import Ask, Judge, good
-from gateway.learning.recordings import DIGITS, Book, Recording
+from gateway.learning.grading import VERDICT, question, recorded, text_of
+from gateway.learning.recordings import Book, Recording
 from gateway.learning.samples import Sample
 from gateway.metrics import Metrics
 from gateway.weights import weights_of
 from prefixcache.affinity import Affinity
 
 PARALLEL = 32  # answers at a time
-VERDICT = Grammar(kind="regex", source="yes|no")
 
 Tell = Callable[[Sample, str, str], None]
 """Of an answer: what was asked, the tier, and its words."""
@@ -113,46 +112,24 @@ class _Clerk:
         self._assess = assess
 
     async def recording(self, sample: Sample) -> Recording:
-        deltas = await self._answer(
-            self._tier, sample.asked, Sampling(max_tokens=sample.max_tokens, temperature=0.0, signals=True)
-        )
-        text = "".join(delta.text for delta in deltas)
+        sampling = Sampling(max_tokens=sample.max_tokens, temperature=0.0, signals=True)
+        deltas = await self._answer(self._tier, sample.asked, sampling)
+        text = text_of(deltas)
         self._errand.tell(sample, self._tier, text)
-        return self._graded(sample, deltas, await good(sample.checker, text, self._asking(sample)))
-
-    def _graded(self, sample: Sample, deltas: Sequence[Delta], verdict: bool) -> Recording:
-        assessment, last = self._assess(sample.words), deltas[-1]
-        signals = [signal for delta in deltas for signal in delta.signals]
-        free = [signal for signal in signals if not signal.forced]
-        assert last.usage is not None
-        return Recording(
+        return recorded(
+            deltas,
             sample=sample.digest,
             set=sample.set,
             tier=self._tier,
-            model=self._ran.model,
-            weights=self._ran.format,
-            task=assessment.task,
-            expected=assessment.good.get(self._tier),
-            good=verdict,
-            finish="length" if last.finish == "length" else "stop",
-            prompt_tokens=last.usage.prompt_tokens,
-            tokens=last.usage.completion_tokens,
-            forced=len(signals) - len(free),
-            logprobs=tuple(round(signal.logprob, DIGITS) for signal in free),
-            margins=tuple(_rounded(signal.margin) for signal in free),
-            entropies=tuple(_rounded(signal.entropy) for signal in free),
+            ran=self._ran,
+            assessment=self._assess(sample.words),
+            good=await good(sample.checker, text, self._asking(sample)),
         )
 
     def _asking(self, sample: Sample) -> Ask:
         async def ask(wanted: str, answer: str) -> bool:
-            question = (
-                f"{sample.words}\n\n--- An answer to this ---\n{answer}\n\n--- What is wanted ---\n{wanted}\n\n"
-                "Is the answer right and as it is wanted? Say yes or no."
-            )
-            prompt = Prompt(messages=(ChatMessage(role="user", content=question),))
-            sampling = Sampling(max_tokens=4, temperature=0.0, grammar=VERDICT)
-            deltas = await self._answer(self._errand.judge, prompt, sampling)
-            return "".join(delta.text for delta in deltas) == "yes"
+            prompt = question(sample.words, answer, wanted)
+            return text_of(await self._answer(self._errand.judge, prompt, VERDICT)) == "yes"
 
         return ask
 
@@ -198,7 +175,3 @@ def _batching(engine: Engine, rows: int) -> Engine:
         step_budget_ms=5_000,
         step_timeout=600.0,
     )
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, DIGITS)

@@ -491,3 +491,20 @@ def test_what_is_wrong_with_how_answers_are_judged(fields: str, words: str) -> N
     with pytest.raises(ConfigError) as error:
         parse_config(text, "headrace.yaml")
     assert words in str(error.value)
+
+
+def test_shadow_sampling(tmp_path: Path) -> None:
+    """Its file lies beside the configuration; with one tier there is nothing to compare with."""
+    small = "  - {name: 7b, remotes: [{url: 'http://h/v1', model: m}]}\n"
+    section = "shadow_sampling: {share: 0.1, recordings: r.jsonl}\n"
+    file = tmp_path / "c.yaml"
+    file.write_text(f"{section}tiers:\n{small}{small.replace('7b', '70b')}")
+    sampling = load_config(file).shadow_sampling
+    assert sampling is not None and sampling.recordings == str(tmp_path / "r.jsonl")
+    for line, why in (
+        (section, "needs two tiers at least"),
+        ("shadow_sampling: {share: 0, recordings: r}\n", "shadow_sampling.share"),
+        ("shadow_sampling: {share: 0.1}\n", "recordings"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            parse_config(f"{line}tiers:\n{small}", "c.yaml")
