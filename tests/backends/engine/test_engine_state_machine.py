@@ -101,7 +101,7 @@ class AnyOrder(RuleBasedStateMachine):
             assert crowded or load.waiting_tokens + len(prompt) > config.max_waiting_tokens
             return
         assert load.waiting < 2 * config.max_waiting + config.max_sequences
-        self.rig.engine._compiling.wait(1.0)  # so that it is the same in every run
+        self.rig.engine._compiling.wait(60.0)  # so that it is the same in every run
         right = {**sampling, "max_tokens": min(sampling["max_tokens"], context - len(prompt))}
         for index in range(right.pop("n")):
             seed = answer_sampling(Sampling(**sampling), index).seed
