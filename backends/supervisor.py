@@ -90,6 +90,7 @@ class Supervisor:
         try:
             self._folder = RuntimeFolder()
             await self._write_vocabularies()
+            await self._check_drafts()
             async with asyncio.TaskGroup() as group:
                 for number, engine in enumerate(self._engines):
                     group.create_task(engine.start(self._folder.path / f"{number}.json"))
@@ -117,6 +118,14 @@ class Supervisor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
+
+    async def _check_drafts(self) -> None:
+        """Raises EngineStartError where a model drafts in tokens that mean something else."""
+        for config in (engine.config for engine in self._engines):
+            try:
+                await asyncio.to_thread(_check_draft, config)
+            except (OSError, ValueError) as error:
+                raise EngineStartError(f"engine {config.name}: speculation.draft: {error}") from error
 
     async def _write_vocabularies(self) -> None:
         """Engines know tokens as bytes only. A file that is there already is taken as it is."""
@@ -306,6 +315,16 @@ async def _cancel(*tasks: asyncio.Task[Any] | None) -> None:
 
 def _write_vocabulary(model: Path, path: Path) -> None:
     write_vocabulary(Tokenizer(model), path)
+
+
+def _check_draft(config: EngineConfig) -> None:
+    """Raises ValueError for a drafting model that means something else by the same ids, OSError without any."""
+    draft = config.speculation.draft
+    if draft is None or draft == config.model:
+        return
+    ours, theirs = Tokenizer(Path(config.model)), Tokenizer(Path(draft))
+    if (ours.vocabulary(), ours.names()) != (theirs.vocabulary(), theirs.names()):
+        raise ValueError(f"{draft} has another vocabulary than {config.model}")
 
 
 def _check_unique(field: str, values: Sequence[str]) -> None:

@@ -284,7 +284,8 @@ BANDS = (
 class Speculation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Tokens are drafted, and verified many at a time; no answer changes by it."""
 
-    method: Literal["off", "ngram"] = "off"
+    method: Literal["off", "ngram", "draft", "both"] = "off"
+    draft: str | None = None  # the model that drafts, as EngineConfig.model, with the same vocabulary
     max_tokens: int = 8  # of a draft, 1 to MAX_DRAFT; none is longer than a block
     max_sequences: int = 8  # that get tokens in a step; beside more nothing is drafted
     gated: bool = True  # only as far as it is measured to pay; False: always, to measure what that does

@@ -30,6 +30,7 @@ from backends.wire import EngineConfig, Load, Sampling, Speculation, Submit
 from benchmarks.report import Report, Row, arguments, machine, paired, publish
 
 TARGET = "qwen2.5-coder-1.5b-instruct"
+DRAFT = "qwen2.5-coder-0.5b-instruct"
 TOKENS = 128  # of an answer
 PROMPTS, QUICK_PROMPTS = 30, 2
 LONGEST = 1500  # tokens of a prompt
@@ -89,11 +90,12 @@ class Bench:
 
     def __init__(self, options: argparse.Namespace) -> None:
         folder = resolve(options.target)
+        draft = str(resolve(options.draft)) if options.method in ("draft", "both") else None
         self.tokens = options.tokens
         self._tokenizer = Tokenizer(folder)
         self._config = EngineConfig(
             name="bench", model=str(folder), address="", events="", vocabulary="", kv_blocks=256, cores=2,
-            quantization=options.quantization, speculation=Speculation(method=options.method),
+            quantization=options.quantization, speculation=Speculation(method=options.method, draft=draft),
         )  # fmt: skip
         self._vocabulary = self._tokenizer.vocabulary()
         self._loaded = load_runner(self._config, len(self._vocabulary))
@@ -103,7 +105,7 @@ class Bench:
 
     def _rival(self, config: EngineConfig) -> Rival:
         runner, eos, size, context = self._loaded
-        drafters = drafters_for(config.speculation)
+        drafters = drafters_for(config, size)
         return Rival(Engine(config, runner, self._vocabulary, eos, size, context, drafters=drafters))
 
     def prompts(self, data: Path, task: str, count: int) -> list[list[int]]:
@@ -152,7 +154,8 @@ def main() -> None:
     parser.add_argument("--target", default=TARGET, help="the model that answers")
     parser.add_argument("--quantization", choices=("none", "int8"), default="int8", help="of its weights")
     methods = get_args(Speculation.__annotations__["method"])
-    parser.add_argument("--method", choices=methods, default="ngram", help="how tokens are drafted")
+    parser.add_argument("--method", choices=methods, default="both", help="how tokens are drafted")
+    parser.add_argument("--draft", default=DRAFT, help="the smaller model")
     parser.add_argument("--tokens", type=int, default=TOKENS, help="of an answer")
     parser.add_argument("--tasks", nargs="+", choices=list(USUAL), default=list(USUAL))
     options = parser.parse_args()

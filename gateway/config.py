@@ -110,8 +110,9 @@ BANDS = (
 class Speculation(_Section, frozen=True):
     """Tokens are drafted and verified many at a time, as far as it is measured to pay; no answer changes by it."""
 
-    # ngram: looked up in prompt and answer
-    method: Literal["off", "ngram"] = "off"
+    # ngram: looked up in prompt and answer; draft: said by a smaller model; both: by that where nothing is found
+    method: Literal["off", "ngram", "draft", "both"] = "off"
+    draft: Text | None = None  # the smaller model, as `model`; it has to have the same vocabulary
     max_tokens: Annotated[int, Meta(ge=1, le=16)] = 8  # of a draft
     max_sequences: Count = 8  # that get tokens in a step; beside more nothing is drafted
 
@@ -342,3 +343,10 @@ class Config(_Section, frozen=True):
     shadow_sampling: ShadowSampling | None = None  # learning from live traffic, beside it
     # variable with the server secret (key digests, cache salts); None: a file in state.folder
     secret_env: Variable | None = None
+
+    @property
+    def models(self) -> list[str]:
+        """All that engines of our own run, those that draft included."""
+        engines = [engine for tier in self.tiers for engine in tier.engines]
+        drafts = [engine.speculation.draft for engine in engines if engine.speculation.draft is not None]
+        return [engine.model for engine in engines] + drafts

@@ -171,18 +171,32 @@ def _bands(config: Config) -> Iterator[_Fault]:
 
 
 def _models(config: Config) -> Iterator[_Fault]:
-    """Bare names only: a path need not exist on the machine where a configuration is checked."""
     for i, tier in enumerate(config.tiers):
         for j, engine in enumerate(tier.engines):
-            name = engine.model
-            if (
-                "/" not in name
-                and not name.endswith(".gguf")
-                and name not in CATALOGUE
-                and not Path(name).is_dir()
-            ):
-                reason = f"the catalogue has no model {name}; {nearest(name, list(CATALOGUE))}"
-                yield ("tiers", i, "engines", j, "model"), reason
+            path = ("tiers", i, "engines", j)
+            yield from _unknown_model((*path, "model"), engine.model)
+            if engine.speculation.draft is not None:
+                yield from _unknown_model((*path, "speculation", "draft"), engine.speculation.draft)
+
+
+def _unknown_model(path: strictyaml.Path, name: str) -> Iterator[_Fault]:
+    """Bare names only: a path need not exist on the machine where a configuration is checked."""
+    if "/" in name or name.endswith(".gguf") or name in CATALOGUE or Path(name).is_dir():
+        return
+    yield path, f"the catalogue has no model {name}; {nearest(name, list(CATALOGUE))}"
+
+
+def _speculation(config: Config) -> Iterator[_Fault]:
+    for i, tier in enumerate(config.tiers):
+        for j, engine in enumerate(tier.engines):
+            path, asked = ("tiers", i, "engines", j, "speculation"), engine.speculation
+            if asked.method in ("draft", "both") and asked.draft is None:
+                yield path, f"method {asked.method} needs `draft`, the model that drafts"
+            if asked.method in ("off", "ngram") and asked.draft is not None:
+                yield (
+                    (*path, "draft"),
+                    f"is not asked with method {asked.method}; draft and both have a model",
+                )
 
 
 def _tenants(config: Config) -> Iterator[_Fault]:
@@ -273,6 +287,7 @@ _RULES: tuple[Callable[[Config], Iterator[_Fault]], ...] = (
     _engines,
     _bands,
     _models,
+    _speculation,
     _tenants,
     _bursts,
     _policies,

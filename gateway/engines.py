@@ -110,11 +110,17 @@ def engine_config(name: str, engine: Engine, model: Path, runtime: str) -> Engin
         block_size=BLOCK_SIZE,
         kv_blocks=engine.kv_tokens // BLOCK_SIZE,
         bands=tuple(Band(below=band.below, rows=band.rows, ttft_ms=band.ttft_ms) for band in engine.bands),
-        speculation=msgspec.convert(engine.speculation, Speculation, from_attributes=True),
+        speculation=speculation(engine),
         cores=engine.cores or os.cpu_count() or 1,
         lease=str(Path(runtime).parent / "cores.lease"),
         **same,
     )
+
+
+def speculation(engine: Engine) -> Speculation:
+    """How an engine drafts. Raises ValueError naming a model that is not there."""
+    asked = msgspec.convert(engine.speculation, Speculation, from_attributes=True)
+    return asked if asked.draft is None else msgspec.structs.replace(asked, draft=str(resolve(asked.draft)))
 
 
 def engine_models(config: Config) -> dict[str, str]:

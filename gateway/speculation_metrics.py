@@ -1,11 +1,12 @@
 """Whether drafts pay: the acceptance by position under vLLM's name, and `headrace_speculation_*` by way and task."""
 
 from collections.abc import Mapping
+from itertools import product
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from backends.wire import GateReason, GateState, Load, Speculation
+from backends.wire import DraftMethod, GateReason, GateState, Load, Speculation
 from classifier import Task
 
 LABELS = ("model_name", "engine")
@@ -44,13 +45,15 @@ class SpeculationMetrics:
         """How an engine drafts: its series begin at 0. One that does not has none."""
         if speculation.method == "off":
             return
+        methods: tuple[DraftMethod, ...] = (
+            get_args(DraftMethod) if speculation.method == "both" else (speculation.method,)
+        )
         labels = self._models[engine], engine
         for position in range(speculation.max_tokens):
             self._accepted.labels(*labels, str(position))
-        for task in TASKS:
-            self._show(labels, GateState(
-                method=speculation.method, task=task, tokens=0, acceptance=0.0, gain=1.0, reason="probing"
-            ))  # fmt: skip
+        for method, task in product(methods, TASKS):
+            closed = GateState(method=method, task=task, tokens=0, acceptance=0.0, gain=1.0, reason="probing")
+            self._show(labels, closed)
 
     def load(self, load: Load, before: Load | None) -> None:
         labels = self._models[load.engine], load.engine

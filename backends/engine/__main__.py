@@ -30,7 +30,7 @@ def build(config: EngineConfig) -> tuple[Steps, Callable[[int], None]]:
         max_model_len,
         border=runner.border,
         compile=TriedCompiler(vocabulary, eos, vocab_size).compile,
-        drafters=drafters_for(config.speculation),
+        drafters=drafters_for(config, vocab_size),
     )
     return engine, runner.set_threads
 

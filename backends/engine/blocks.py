@@ -2,15 +2,21 @@
 
 from collections.abc import Iterable
 
+import numpy as np
+
 
 class BlockPool:
-    """Block ids 0 … total - 1, each either free or with somebody. The last one freed is the first one given out."""
+    """Block ids 0 … total - 1, each either free or with somebody. The last one freed is the first one given out.
+
+    `births` [total] counts how often each was given out: whatever somebody knows of a block's content is of one birth.
+    """
 
     def __init__(self, total: int) -> None:
         """Raises ValueError when `total` is not positive."""
         if total < 1:
             raise ValueError(f"blocks: {total} is not positive")
         self.total = total
+        self.births = np.zeros(total, np.int64)
         self._free = list(range(total - 1, -1, -1))
         self._is_free = bytearray(b"\x01" * total)
 
@@ -26,6 +32,7 @@ class BlockPool:
         blocks = [self._free.pop() for _ in range(count)]
         for block in blocks:
             self._is_free[block] = 0
+            self.births[block] += 1
         return blocks
 
     def release(self, blocks: Iterable[int]) -> None:

@@ -2,6 +2,9 @@
 
 from collections.abc import Iterable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from backends.engine.blocks import BlockPool
 from backends.engine.keys import CacheKeys
 from backends.engine.sequence import Sequence
@@ -30,6 +33,11 @@ class BlockCache:
     @property
     def total(self) -> int:
         return self._pool.total
+
+    @property
+    def births(self) -> NDArray[np.int64]:
+        """See `BlockPool`."""
+        return self._pool.births
 
     @property
     def free(self) -> int:

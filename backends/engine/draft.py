@@ -21,15 +21,22 @@ class Draft:
         """
         self.tokens: list[int] = []
         self.constraints: list[Constraint] = []  # after each of `tokens`, where there is a grammar
+        self._ends, self._constraint = ends, constraint
         for token in tokens:
-            if token in ends:
+            if not self.add(token):
                 break
-            if constraint is not None:
-                constraint = _after(constraint, token)
-                if constraint is None:
-                    break
-                self.constraints.append(constraint)
-            self.tokens.append(token)
+
+    def add(self, token: int) -> bool:
+        """One more; False where the draft is cut before it."""
+        if token in self._ends:
+            return False
+        if self._constraint is not None:
+            after = _after(self.constraints[-1] if self.constraints else self._constraint, token)
+            if after is None:
+                return False
+            self.constraints.append(after)
+        self.tokens.append(token)
+        return True
 
     def follow(self, token: int) -> Constraint | None:
         """The sequence has got `token`. Where that was foreseen and has a place in the grammar, that place.

@@ -90,7 +90,7 @@ class Engine:
         )
         self._model = CostModel()
         self._scheduler = Scheduler(self._cache, config, self._model)
-        self._speculator = Speculator(config.speculation, drafters, self._model, config.block_size)
+        self._speculator = Speculator(config.speculation, drafters, self._model, self._cache)
         self._compiling = Compiling(compile or _without_grammars)
         self._refusals: list[tuple[bytes, Refused]] = []
         self._limits = Limits(
@@ -190,8 +190,9 @@ class Engine:
         """Give every sequence that is scheduled some tokens. Returns what there is to tell, for which sender."""
         told = self._expire()
         self._take_compiled()
+        self._speculator.prepare(self._scheduler.queues.rows(), idle=not self._scheduler.waiting)
         began = self._timer()
-        self._speculator.propose(self._scheduler.queues.rows())
+        self._speculator.propose()
         scheduled = self._scheduler.schedule()
         if not scheduled:
             if self._compiling:

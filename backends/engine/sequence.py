@@ -153,14 +153,14 @@ class Sequence:
             start,
             list(self.blocks),
             self.sampling if sampled else None,
-            choices=[self._choice(ahead) for ahead in range(drafted + 1)] if sampled else [FREE],
+            choices=[self.choice(ahead) for ahead in range(drafted + 1)] if sampled else [FREE],
             stretched=self.stretched,
             targets=targets,
             top=self.sampling.logprobs if sampled or targets else None,
             watched=sampled and self.sampling.signals,
         )
 
-    def _choice(self, ahead: int) -> Choice:
+    def choice(self, ahead: int) -> Choice:
         """Of the token after `ahead` ones of the draft."""
         banned = self.ends if self._generated + ahead < self.sampling.min_tokens else frozenset()
         seen = None if self.seen is None else self.seen.and_then(self.draft.tokens[:ahead])

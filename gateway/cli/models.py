@@ -24,8 +24,7 @@ def pull_models(options: argparse.Namespace) -> int:
 
     names = list(options.names)
     if options.preset is not None or not names:
-        preset = load_preset(options.preset or "laptop")
-        names += [engine.model for tier in preset.tiers for engine in tier.engines]
+        names += load_preset(options.preset or "laptop").models
     return pull_missing(names, say=True)
 
 

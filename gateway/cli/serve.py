@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
 
     config = read()
     configure_logging(config.telemetry.log_level, config.telemetry.log_format)
-    pull_missing([engine.model for tier in config.tiers for engine in tier.engines])
+    pull_missing(config.models)
     try:
         run(_serve(config, read) if config.server.workers == 1 else _serve_by_workers(config, read))
     except (EngineStartError, WorkerStartError, BackendError) as error:

@@ -1,5 +1,7 @@
 import asyncio
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +14,7 @@ import msgspec
 import pytest
 
 from backends.supervisor import EngineStartError, Supervisor
-from backends.wire import EngineConfig, Vocabulary
+from backends.wire import EngineConfig, Speculation, Vocabulary
 
 Config = Callable[..., EngineConfig]
 
@@ -190,6 +192,27 @@ async def test_vocabularies_are_written_and_removed(
 async def test_a_model_without_tokenizer_is_named(engine_config: Config, runtime: Path) -> None:
     config = engine_config("7b/0", model=str(runtime), vocabulary=str(runtime / "absent"))
     with pytest.raises(EngineStartError, match="engine 7b/0: no vocabulary: .*tokenizer.json"):
+        await Supervisor([config]).start()
+
+
+async def test_a_draft_with_another_vocabulary_is_refused_by_name(
+    engine_config: Config, runtime: Path, byte_model: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(byte_model, other)
+    file = other / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    a, b = list(vocabulary)[70:72]
+    vocabulary[a], vocabulary[b] = vocabulary[b], vocabulary[a]
+    file.write_text(json.dumps(tokenizer))
+    speculation = Speculation(method="draft", draft=str(other))
+    config = engine_config(
+        "7b/0", model=str(byte_model), vocabulary=str(runtime / "v"), speculation=speculation
+    )
+    with pytest.raises(
+        EngineStartError, match="engine 7b/0: speculation.draft: .*other has another vocabulary"
+    ):
         await Supervisor([config]).start()
 
 

@@ -183,9 +183,23 @@ MISTAKES = [
         "speculation that is none",
         TIER + "        speculation: {method: guess, max_tokens: 17, max_sequence: 3}",
         [
-            "5: tiers[0].engines[0].speculation.method: must be one of ngram, off",
+            "5: tiers[0].engines[0].speculation.method: must be one of both, draft, ngram, off",
             "5: tiers[0].engines[0].speculation.max_tokens: must be at most 16, not 17",
             "5: tiers[0].engines[0].speculation.max_sequence: unknown key; did you mean max_sequences?",
+        ],
+    ),
+    (
+        "a draft without its model",
+        TIER + "        speculation: {method: both}",
+        ["5: tiers[0].engines[0].speculation: method both needs `draft`, the model that drafts"],
+    ),
+    (
+        "a model that is not asked",
+        TIER + "        speculation: {draft: qwen2.5-coder-0.5-instruct}",
+        [
+            "5: tiers[0].engines[0].speculation.draft: the catalogue has no model qwen2.5-coder-0.5-instruct; "
+            "did you mean qwen2.5-coder-0.5b-instruct?",
+            "5: tiers[0].engines[0].speculation.draft: is not asked with method off; draft and both have a model",
         ],
     ),
     (

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from backends import wire
-from gateway.config import Band, Engine, Speculation
+from gateway.config import Band, Config, Engine, Speculation, Tier
 from gateway.engines import engine_config
 
 HERE = (
@@ -29,6 +29,16 @@ def test_an_engine_gets_what_the_configuration_says() -> None:
     assert made.bands == (wire.Band(rows=4, ttft_ms=90),)
     assert made.speculation == wire.Speculation(method="ngram", max_tokens=5, max_sequences=3)
     assert (made.address, made.lease) == ("ipc:///run/x/3.work", "/run/x/cores.lease")
+
+
+def test_a_model_that_drafts_is_found_where_the_others_are(tmp_path: Path) -> None:
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "config.json").write_text("{}")
+    drafting = Speculation(method="both", draft=str(tmp_path / "small"))
+    made = engine_config("7b/0", Engine(model="m", speculation=drafting), Path("m"), "/run/0")
+    assert made.speculation.draft == str(tmp_path / "small")
+    config = Config(tiers=(Tier(name="7b", engines=(Engine(model="m", speculation=drafting),)),))
+    assert config.models == ["m", str(tmp_path / "small")]
 
 
 def test_the_configuration_and_the_engine_have_the_same_table_by_default() -> None:

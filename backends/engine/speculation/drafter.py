@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from backends.engine.cache import BlockCache
 from backends.engine.sequence import Sequence
 from backends.wire import DraftMethod
 
@@ -14,7 +15,14 @@ class Drafter(Protocol):
     @property
     def method(self) -> DraftMethod: ...
 
-    def propose(self, wishes: list[Wish]) -> list[list[int]]:
+    def prepare(self, wishes: list[Wish], cache: BlockCache, *, idle: bool) -> None:
+        """Before `propose` is called for some of the wishes: do what is no part of what a draft costs.
+
+        `idle`: nobody waits for a first token. Room in `cache` for the tokens wanted may be given to the sequences.
+        """
+        ...
+
+    def propose(self, wishes: list[Wish], cache: BlockCache) -> list[list[int]]:
         """For each wish what follows all that the sequence has: at most as many tokens as wanted, maybe none."""
         ...
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from backends.engine.cache import BlockCache
 from backends.engine.sequence import Sequence
 from backends.engine.speculation.drafter import Wish
 from backends.kernels.team import jit
@@ -31,7 +32,10 @@ class NgramDrafter:
     def __init__(self) -> None:
         self._histories: dict[int, History] = {}  # by the sequence's number
 
-    def propose(self, wishes: list[Wish]) -> list[list[int]]:
+    def prepare(self, wishes: list[Wish], cache: BlockCache, *, idle: bool) -> None:
+        """Nothing: a table learns faster than it is asked."""
+
+    def propose(self, wishes: list[Wish], cache: BlockCache) -> list[list[int]]:
         return [self._history(sequence).following(sequence.ids, count) for sequence, count in wishes]
 
     def _history(self, sequence: Sequence) -> "History":

@@ -1,12 +1,16 @@
 """Asks the drafters for what the next step is to verify, and keeps account of what came of it."""
 
+import logging
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Several
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from backends.engine.batch import Batch
+from backends.engine.cache import BlockCache
 from backends.engine.division import Scheduled
 from backends.engine.outcome import Outcome
 from backends.engine.pace import CostModel, Work
@@ -18,6 +22,8 @@ from backends.wire import DraftMethod, GateState, Speculation
 
 STALE = 32  # steps with drafts, after which one runs without: what it costs is what all else is measured by
 
+_log = logging.getLogger(__name__)
+
 Key = tuple[DraftMethod, str]  # and the task
 
 
@@ -25,46 +31,71 @@ class Speculator:
     """A gate for each way to draft and each task. Several ways are asked in order, until one has something to say."""
 
     def __init__(
-        self, config: Speculation, drafters: Several[Drafter], model: CostModel, block_size: int
+        self, config: Speculation, drafters: Several[Drafter], model: CostModel, cache: BlockCache
     ) -> None:
-        """`model` predicts what steps take. No draft is longer than `block_size`: so much room every sequence has."""
+        """`model` predicts what steps take. No draft is longer than a block: so much room every sequence has."""
         self._config = config
-        self._drafters = drafters
+        self._drafters = list(drafters)
         self._model = model
-        self._most = min(config.max_tokens, block_size)
+        self._cache = cache
+        self._most = min(config.max_tokens, cache.block_size)
         self._gates: defaultdict[Key, Gate] = defaultdict(lambda: Gate(self._most))
-        self._costs = StepCosts()
+        self._costs = {drafter.method: StepCosts() for drafter in drafters}
+        self._wishes: list[tuple[Drafter, list[Wish]]] = []  # for the next step
         self._authors: dict[int, Key] = {}  # of the drafts of the next step, by the sequence's number
         self._since_plain: Counter[int] = Counter()  # steps, by their rows
         self._crowded = False
         self._drafts = self._drafted = 0
         self._accepted = [0] * self._most
 
-    def propose(self, running: Iterable[Sequence]) -> None:
-        """Give a draft to those that are to get their next token."""
+    def prepare(self, running: Several[Sequence], *, idle: bool) -> None:
+        """See for whom of those that are to get their next token something is to be drafted. `idle`: nobody waits."""
         if not self._drafters:
             return
         decoding = [sequence for sequence in running if not sequence.in_prompt]
         self._crowded = len(decoding) > self._config.max_sequences
         due = self._config.gated and self._since_plain[len(decoding)] >= STALE
         self._authors.clear()
-        rest = [] if self._crowded or due else [sequence for sequence in decoding if sequence.draftable]
         for sequence in decoding:
             sequence.expect([])
-        for drafter in self._drafters:
-            self._ask(drafter, rest)
-            rest = [sequence for sequence in rest if sequence.number not in self._authors]
+        asked = [] if self._crowded or due else [sequence for sequence in decoding if sequence.draftable]
+        self._wishes = [(drafter, self._wanted(drafter, asked)) for drafter in self._drafters]
+        idle = idle and len(decoding) == len(running)
+        for drafter, wishes in self._wishes:
+            with self._surviving(drafter):
+                drafter.prepare(wishes, self._cache, idle=idle)
 
-    def _ask(self, drafter: Drafter, sequences: Iterable[Sequence]) -> None:
-        wishes: list[Wish] = []
+    @contextmanager
+    def _surviving(self, drafter: Drafter) -> Iterator[None]:
+        """One that fails is never asked again: what it has half done is of no use, and no answer needs it."""
+        try:
+            yield
+        except Exception:
+            _log.exception("drafting by %s failed, the engine goes on without", drafter.method)
+            self._drafters.remove(drafter)
+            for wishes in (wishes for each, wishes in self._wishes if each is drafter):
+                wishes.clear()
+
+    def _wanted(self, drafter: Drafter, sequences: Iterable[Sequence]) -> list[Wish]:
+        wishes = []
         for sequence in sequences:
             wanted = self._gates[drafter.method, sequence.task].ask() if self._config.gated else self._most
             if wanted:
                 wishes.append((sequence, min(wanted, sequence.draftable)))
-        for (sequence, wanted), tokens in zip(wishes, drafter.propose(wishes), strict=True):
-            sequence.expect(tokens[:wanted])
-            if sequence.draft.tokens:
-                self._authors[sequence.number] = drafter.method, sequence.task
+        return wishes
+
+    def propose(self) -> None:
+        """Give a draft to those for whom one is wanted, as far as a drafter has something to say."""
+        for drafter, wishes in self._wishes:
+            rest = [wish for wish in wishes if wish[0].number not in self._authors]
+            drafts: list[list[int]] = [[] for _ in rest]
+            with self._surviving(drafter):
+                drafts = drafter.propose(rest, self._cache)
+            for (sequence, wanted), tokens in zip(rest, drafts, strict=True):
+                sequence.expect(tokens[:wanted])
+                if sequence.draft.tokens:
+                    self._authors[sequence.number] = drafter.method, sequence.task
+        self._wishes = []
 
     def learn(
         self, scheduled: list[Scheduled], batch: Batch, outcomes: list[Outcome], work: Work, seconds: float
@@ -72,7 +103,7 @@ class Speculator:
         """A step has run, and took so long with the drafting before it. Before the sequences are told."""
         if not self._drafters:
             return
-        used = set()
+        used: set[Key] = set()
         for (sequence, _), row, outcome in zip(scheduled, batch.rows, outcomes, strict=True):
             if row.draft:
                 used.add(self._count(sequence, len(row.draft), len(outcome.tokens) - 1))
@@ -80,10 +111,12 @@ class Speculator:
             return
         starts = [sequence.computed for sequence, _ in scheduled]
         self._since_plain[work.rows] = self._since_plain[work.rows] + 1 if work.drafted else 0
-        self._costs.learn(work.rows, work.drafted, seconds, self._model.predict(_work(starts, 0)))
-        for key in used:
-            tried = self._costs.tried(work.rows) // work.rows
-            self._gates[key].decide(lambda drafted: self._cost(starts, drafted), tried)
+        plain = self._model.predict(_work(starts, 0))
+        for method in {method for method, _ in used} or self._costs:
+            self._costs[method].learn(work.rows, work.drafted, seconds, plain)
+        for method, task in used:
+            tried = self._costs[method].tried(work.rows) // work.rows
+            self._gates[method, task].decide(partial(self._cost, method, starts), tried)
 
     def _count(self, sequence: Sequence, drafted: int, accepted: int) -> Key:
         key = self._authors[sequence.number]
@@ -94,9 +127,9 @@ class Speculator:
             self._accepted[position] += 1
         return key
 
-    def _cost(self, starts: list[int], drafted: int) -> float:
+    def _cost(self, method: DraftMethod, starts: list[int], drafted: int) -> float:
         """Of so many tokens for each row, in steps without; as predicted where it was never measured."""
-        measured = self._costs.ratio(len(starts), len(starts) * drafted)
+        measured = self._costs[method].ratio(len(starts), len(starts) * drafted)
         if measured is not None:
             return measured
         plain, more = self._model.predict(_work(starts, 0)), self._model.predict(_work(starts, drafted))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from backends.engine.batch import Batch, Pick, Row, Words
+from backends.engine.cache import BlockCache
 from backends.engine.compiling import Compile
 from backends.engine.engine import Engine
 from backends.engine.grammar import Constraint, GrammarCompiler
@@ -112,7 +113,10 @@ class FakeDrafter:
     mute: bool = False  # it has never anything to say
     drafted: int = 0
 
-    def propose(self, wishes: list[Wish]) -> list[list[int]]:
+    def prepare(self, wishes: list[Wish], cache: BlockCache, *, idle: bool) -> None:
+        pass
+
+    def propose(self, wishes: list[Wish], cache: BlockCache) -> list[list[int]]:
         return [[] if self.mute else self._draft(sequence, count) for sequence, count in wishes]
 
     def _draft(self, sequence: Sequence, count: int) -> list[int]:
@@ -257,6 +261,12 @@ class Rig:
 def rig() -> Callable[..., Rig]:
     """Engines by their config: `rig(kv_blocks=8)`."""
     return Rig
+
+
+@pytest.fixture
+def fake_runner() -> Callable[..., FakeRunner]:
+    """Runners by their blocks and the size of these."""
+    return lambda blocks, size: FakeRunner([[UNWRITTEN] * size for _ in range(blocks)])
 
 
 @pytest.fixture

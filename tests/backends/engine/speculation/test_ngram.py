@@ -5,9 +5,11 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backends.engine.cache import BlockCache
 from backends.engine.sequence import Sequence
 from backends.engine.speculation.ngram import LONGEST, SHORTEST, SMALLEST, History, NgramDrafter
 
+CACHE = BlockCache(1, 1)
 IDS = st.lists(st.integers(0, 3), min_size=1, max_size=120)
 
 
@@ -72,9 +74,9 @@ def test_it_grows_with_the_sequence() -> None:
 def test_each_sequence_has_its_own_and_takes_it_along(sequence: Callable[..., Sequence]) -> None:
     drafter = NgramDrafter()
     one, two = sequence([1, 2, 3, 1, 2], number=1), sequence([1, 2, 4, 1, 2], number=2)
-    assert drafter.propose([(one, 1), (two, 2)]) == [[3], [4, 1]]
+    assert drafter.propose([(one, 1), (two, 2)], CACHE) == [[3], [4, 1]]
     one.ids.extend([3, 4, 1, 2])
-    assert drafter.propose([(one, 2)]) == [[3, 4]]
+    assert drafter.propose([(one, 2)], CACHE) == [[3, 4]]
     drafter.forget(one)
     drafter.forget(one)
-    assert drafter.propose([(one, 2), (two, 1)]) == [[3, 4], [4]]
+    assert drafter.propose([(one, 2), (two, 1)], CACHE) == [[3, 4], [4]]

@@ -10,11 +10,13 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
+from backends.engine.cache import BlockCache
 from backends.engine.engine import Engine
 from backends.engine.grammar import GrammarCompiler
 from backends.engine.runner import ModelRunner, load_runner
 from backends.engine.sequence import Sequence
 from backends.engine.speculation.drafter import Drafter, Wish
+from backends.engine.speculation.model_drafter import ModelDrafter
 from backends.engine.speculation.ngram import NgramDrafter
 from backends.wire import (
     DraftMethod,
@@ -81,7 +83,10 @@ class Replay:
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
 
-    def propose(self, wishes: list[Wish]) -> list[list[int]]:
+    def prepare(self, wishes: list[Wish], cache: BlockCache, *, idle: bool) -> None:
+        pass
+
+    def propose(self, wishes: list[Wish], cache: BlockCache) -> list[list[int]]:
         return [self._draft(*wish) for wish in wishes]
 
     def _draft(self, sequence: Sequence, count: int) -> list[int]:
@@ -94,18 +99,23 @@ class Replay:
 
 
 @pytest.fixture(scope="module")
-def runner(
+def runners(
     write_gguf: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ModelRunner]:
+) -> Iterator[list[ModelRunner]]:
+    """Two of the same model, each with a cache of its own."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     path = write_gguf(tmp_path_factory.mktemp("gguf") / "model.gguf", "llama", "F32")
     config = EngineConfig(
         name="e", model=str(path), address="", events="", vocabulary="", dtype="float32", kv_blocks=64
     )
-    made, *_ = load_runner(config, SIZE)
-    yield made
+    yield [load_runner(config, SIZE)[0] for _ in range(2)]
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def runner(runners: list[ModelRunner]) -> ModelRunner:
+    return runners[0]
 
 
 @pytest.fixture
@@ -155,11 +165,12 @@ def near(ours: list[Score], right: list[Score]) -> bool:
     )
 
 
-def test_nothing_that_is_told_changes(engine: Callable[..., Engine]) -> None:
+def test_nothing_that_is_told_changes(engine: Callable[..., Engine], runners: list[ModelRunner]) -> None:
     """All at once, with few blocks too, so that drafts meet preemption."""
     plain = ask_all(engine())
-    for drafters in ((Replay(plain),), (NgramDrafter(), Replay(plain))):
-        for blocks in (64, 11):
+    for blocks in (64, 11):
+        itself = ModelDrafter(runners[1], blocks, CONTEXT)
+        for drafters in ((Replay(plain),), (NgramDrafter(), Replay(plain)), (NgramDrafter(), itself)):
             drafting = engine(*drafters, kv_blocks=blocks)
             answers = ask_all(drafting)
             assert answers.keys() == plain.keys()
@@ -174,8 +185,19 @@ def test_nothing_that_is_told_changes(engine: Callable[..., Engine]) -> None:
                     for one, other in zip(ours.signals, right.signals, strict=True)
                 )
             load = drafting.load()
-            assert load.drafts > 20
+            assert load.drafts > 8
             assert (load.preemptions > 0) == (blocks == 11)
+
+
+def test_a_model_that_drafts_for_itself_is_always_right(
+    engine: Callable[..., Engine], runners: list[ModelRunner]
+) -> None:
+    """For it draws with the same noise, from the same logits after the same adjustments; but for its last rounding."""
+    drafting = engine(ModelDrafter(runners[1], 64, CONTEXT))
+    ask_all(drafting)
+    load = drafting.load()
+    assert load.drafted_tokens > 150
+    assert load.accepted_tokens >= 0.99 * load.drafted_tokens
 
 
 def test_drafts_are_accepted_up_to_what_was_changed(engine: Callable[..., Engine]) -> None:
