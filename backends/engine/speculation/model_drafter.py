@@ -44,7 +44,7 @@ class ModelDrafter:
 
     def prepare(self, wishes: list[Wish], cache: BlockCache, *, idle: bool) -> None:
         self._ready.clear()
-        rows, budget = [], CATCH_UP if idle else 0
+        behind = None  # one sequence at a time: what it reads may be what the next one has to
         for sequence, count in wishes:
             length = len(sequence.ids) + count
             if length > self._positions or cache.missing(sequence, length) > cache.available:
@@ -52,17 +52,15 @@ class ModelDrafter:
             cache.extend(sequence, length)
             known = self._known(sequence, cache)
             lag = len(sequence.ids) - known
-            if lag > FEW:
-                run = min(lag - 1, budget)
-                budget -= run
-                if run:
-                    rows.append(Row(sequence.ids[known : known + run], known, list(sequence.blocks), None))
-                    self._mark(sequence, cache, known + run)
-                known, lag = known + run, lag - run
+            if lag > FEW and idle and behind is None:
+                stop = known + min(lag - 1, CATCH_UP)
+                behind = Row(sequence.ids[known:stop].tolist(), known, list(sequence.blocks), None)
+                self._mark(sequence, cache, stop)
+                known, lag = stop, len(sequence.ids) - stop
             if lag <= FEW:
                 self._ready[sequence.number] = known
-        if rows:
-            self._run(rows)
+        if behind is not None:
+            self._run([behind])
 
     def propose(self, wishes: list[Wish], cache: BlockCache) -> list[list[int]]:
         drafting = [wish for wish in wishes if wish[0].number in self._ready]
@@ -90,7 +88,7 @@ class ModelDrafter:
     def _first_row(self, sequence: Sequence, cache: BlockCache) -> Row:
         known = self._ready[sequence.number]
         self._mark(sequence, cache, len(sequence.ids))
-        tokens, choices = sequence.ids[known:], [sequence.choice(0)]
+        tokens, choices = sequence.ids[known:].tolist(), [sequence.choice(0)]
         return Row(tokens, known, list(sequence.blocks), sequence.sampling, choices)
 
     def _known(self, sequence: Sequence, cache: BlockCache) -> int:
