@@ -6,7 +6,7 @@
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from unittest.mock import patch
 
@@ -20,7 +20,7 @@ TOKEN = 262  # some word
 
 
 class StubEngine:
-    """Says `max_tokens` tokens, one a step, in the manner that the seed asks for."""
+    """Says `max_tokens` tokens in the manner that the seed asks for."""
 
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
@@ -51,7 +51,14 @@ class StubEngine:
         due = [key for key, at in self._due.items() if at <= now]
         if not due:
             time.sleep(TICK)
-        return [(key[0], self._say(key, now)) for key in due]
+        return [(key[0], output) for key in due for output in self._due_outputs(key, now)]
+
+    def _due_outputs(self, key: tuple[bytes, str], now: float) -> Iterator[Output]:
+        """One token, or all of them at once where no time passes between them, as `benchmarks.stub` writes chunks."""
+        paced = manner(self._running[key][0].sampling.seed)[1] > 0
+        yield self._say(key, now)
+        while key in self._running and not paced:
+            yield self._say(key, now)
 
     def _say(self, key: tuple[bytes, str], now: float) -> Output:
         submit, said = self._running[key]
