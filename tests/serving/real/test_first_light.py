@@ -348,7 +348,7 @@ def test_ctrl_c_leaves_nothing(
         running.process.send_signal(signal.SIGINT)
         rest = "\n".join(lines)
         assert running.wait(60) == 0
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     assert '"code":"draining"' in rest.replace(" ", "")
     assert "[DONE]" not in rest
     assert not any(Path(f"/proc/{pid}").exists() for pid in engines)
