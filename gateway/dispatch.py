@@ -239,7 +239,7 @@ class Dispatcher:
             salt=salt,
             tenant=engine_tag(salt),
             session="" if session is None else engine_tag(salt, session.id),
-            task="" if errand.route.assessment is None else errand.route.assessment.task,
+            task=request.task or ("" if errand.route.assessment is None else errand.route.assessment.task),
             weight=request.tenant.weight,
             traffic=request.traffic,
             priority=request.priority,

@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 
 from backends.backend import Delta, Prompt, Traffic
 from backends.wire import Grammar
-from classifier import Assessment
+from classifier import Assessment, Task
 from gateway.config import Price, Tenant
 from gateway.ledger import Ledger
 
@@ -49,6 +49,7 @@ class Request:
     answered_by: str | None = None  # the tier whose calls the prompt answers, where what is stored tells
     timeout: float  # seconds
     steps: bool = False  # the engine's, in its trace
+    task: Task | None = None  # of what kind it is, where the client says so
     traffic: Traffic = "interactive"
     priority: int
     ledger: Ledger = field(default_factory=Ledger, compare=False)  # filled in while it runs

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, cast, get_args
 
 import msgspec
 from starlette.datastructures import Headers
@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from backends.backend import Delta, Unavailable
 from backends.prompt import Prompt
+from classifier import Task
 from gateway.api import ledger
 from gateway.api.dialect import Body, Chunk, Dialect, Ending, Rendering, finish_of
 from gateway.api.sse import EventStream, keep_alive
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 LARGE_BODY = 64 * 1024  # bytes; decoding more would be felt by other requests, so a thread does it
 TIMEOUT_HEADER = "x-headrace-timeout-ms"
 TRACE_HEADER = "x-headrace-trace"
+TASK_HEADER = "x-headrace-task"
 
 
 class Dispatches(Protocol):
@@ -189,7 +191,7 @@ def request_of(
     headers: Headers,
     server: Server,
 ) -> Request:
-    """Raises ApiError 400 for a deadline that is none, 403 for a trace that is not this tenant's to ask for."""
+    """Raises ApiError 400 for a deadline or task that is none, 403 for a trace that is not this tenant's to ask for."""
     tenant = tenant_of(exchange)
     bare = Request(
         # A client may repeat its own id, on purpose too; leases and engines need one that nobody else has.
@@ -201,6 +203,7 @@ def request_of(
         session=session,
         timeout=_timeout(headers.get(TIMEOUT_HEADER), server.default_timeout),
         steps=_steps(headers.get(TRACE_HEADER), tenant),
+        task=_task(headers.get(TASK_HEADER)),
         traffic="batch" if body.service_tier == "flex" else tenant.traffic,
         priority=tenant.priority,
         ledger=exchange.ledger,
@@ -223,6 +226,16 @@ def _timeout(given: str | None, longest: float) -> float:
     if not (given.isascii() and given.isdigit() and len(given) <= 12 and int(given) > 0):
         raise invalid(TIMEOUT_HEADER, "must be a positive whole number of milliseconds")
     return min(longest, int(given) / 1000)
+
+
+def _task(given: str | None) -> Task | None:
+    """Engines draft as suits the kind of task; nothing else goes by it."""
+    for task in get_args(Task):
+        if given == task:
+            return cast(Task, task)
+    if given is not None:
+        raise invalid(TASK_HEADER, f"must be one of {', '.join(get_args(Task))}")
+    return None
 
 
 def _steps(given: str | None, tenant: Tenant) -> bool:

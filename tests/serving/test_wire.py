@@ -380,6 +380,21 @@ def test_headers_reach_the_request(front: Any) -> None:
         assert (refused.status_code, error(refused.content)["param"]) == (400, "x-headrace-timeout-ms")
 
 
+def test_the_kind_of_a_request_is_the_clients_to_say(front: Any) -> None:
+    def ask(**headers: str) -> httpx.Response:
+        headers |= {"content-type": "application/json"}
+        return httpx.post(f"{front.url}/v1/chat/completions", content=BODY, headers=headers)
+
+    ask(**{"x-headrace-task": "code"})
+    ask()
+    assert [request.task for request in front.dispatcher.requests] == ["code", None]
+    for wrong in ("Code", "", "code, chat"):
+        refused = ask(**{"x-headrace-task": wrong})
+        told = error(refused.content)
+        assert (refused.status_code, told["param"]) == (400, "x-headrace-task")
+        assert "code, math, translation" in told["message"]
+
+
 def test_who_may_have_the_steps_of_the_engine_in_a_trace(front: Any) -> None:
     def ask(key: str, asked: str = "steps") -> httpx.Response:
         headers = {"x-headrace-trace": asked, "authorization": f"Bearer {key}"}

@@ -162,6 +162,18 @@ async def test_an_answer_and_what_it_costs(gateway: Gateway) -> None:
     assert gateway.classifier.asked == ["Who are you?"]
 
 
+async def test_an_engine_learns_of_what_kind_a_request_is(
+    tmp_path: Path, backend: Make, tier_of: Make
+) -> None:
+    """By the client's word, else by the classifier's; nobody has one where the tier is named."""
+    one = backend("7b/0")
+    gateway = Gateway(tmp_path, [tier_of("7b", one)])
+    for asked in ({}, {"task": "code"}, {"model": "7b"}, {"model": "7b", "task": "summarization"}):
+        await gateway.say("Who are you?", **asked)
+    assert [generation.task for generation in one.seen] == ["qa", "code", "", "summarization"]
+    await gateway.sessions.close()
+
+
 async def test_an_engine_learns_how_urgent_it_is_and_whose_without_a_name(
     tmp_path: Path, backend: Make, tier_of: Make
 ) -> None:
