@@ -55,6 +55,7 @@ bench: install
 	$(BIN)/python -m benchmarks.two_engines
 	$(BIN)/python -m benchmarks.isolation
 	$(BIN)/python -m benchmarks.signals
+	$(BIN)/python -m benchmarks.cascade --quick
 	$(BIN)/python -m benchmarks.prefix
 
 # What benchmarks compare with, each in a virtual environment of its own; without them their rows are left out.

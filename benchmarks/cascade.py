@@ -25,7 +25,7 @@ from gateway.config import Config
 from gateway.configfile import load_preset
 from gateway.learning import prompts, recordings
 from gateway.learning.outcomes import Outcomes, Verdicts, outcomes, terms, worth_judging
-from gateway.learning.recorder import Errand, present, record
+from gateway.learning.recorder import Errand, record
 from gateway.learning.recordings import Book, Recording
 from gateway.learning.samples import Sample
 from gateway.learning.strategies import (
@@ -55,14 +55,14 @@ def main() -> None:
     tasks = {each.digest: each for each in sets.everything()}
     if not options.quick:
         _record(config, list(tasks.values()), RECORDINGS)
-    known = present(config, recordings.load(RECORDINGS)) or recordings.load(RECORDINGS)
+    known = recordings.load(RECORDINGS)
     verdicts = {
         tier.name: Verdicts([each for each in known if each.tier == tier.name]) for tier in config.tiers
     }
     rows = []
     for name in sorted({each.set for each in known}):
-        rows += _set(name, [each for each in known if each.set == name], config, verdicts, tasks)
-    rows += _aucs(verdicts)
+        rows += of_set(name, [each for each in known if each.set == name], config, verdicts, tasks)
+    rows += aucs(verdicts)
     if not options.still:
         rows += _live(config, known, tasks)
     publish(Report(name="cascade", machine=machine(), rows=rows), options.json)
@@ -81,7 +81,7 @@ def _record(config: Config, tasks: Sequence[Sample], path: Path) -> None:
         asyncio.run(record(errand, book, Classifier.load().assess, lambda: None))
 
 
-def _set(
+def of_set(
     name: str,
     known: Sequence[Recording],
     config: Config,
@@ -138,13 +138,13 @@ def _print_line(what: str, of: Outcomes, answered: Answered) -> None:
 
 
 def _at_half(name: str, held: Outcomes, answered: Answered) -> list[Row]:
-    possible = best_possible(held, measured(held, answered).share)
+    possible = best_possible(held, max(HALF, measured(held, answered).share))
 
     def figures(counts: Floats) -> dict[str, float]:
         ours = measured(held, answered, counts)
-        chance = mixed(held, ours.share, counts)
+        chance, half = mixed(held, ours.share, counts), mixed(held, HALF, counts)
         best = measured(held, possible, counts).quality
-        closed = (ours.quality - chance) / (best - chance) if best > chance else 0.0
+        closed = (ours.quality - half) / (best - half) if best > half else 0.0
         return {"ratio": ours.quality / chance if chance else 1.0, "closed": closed}
 
     found, bounds = figures(np.ones(len(held))), bootstrap(figures, held.samples)
@@ -173,7 +173,7 @@ def _at_half(name: str, held: Outcomes, answered: Answered) -> list[Row]:
     ]
 
 
-def _aucs(verdicts: dict[str, Verdicts]) -> list[Row]:
+def aucs(verdicts: dict[str, Verdicts]) -> list[Row]:
     """How well confidence tells the good answers of a task, by rules that have not seen them."""
     rows = []
     for tier, own in verdicts.items():

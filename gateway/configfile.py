@@ -78,11 +78,13 @@ def load_preset(name: str) -> Config:
     if name not in preset_names():
         reason = f"no such preset; {nearest(name, preset_names())}"
         raise ConfigError([Mistake("presets", None, (name,), reason)])
-    file = resources.files("gateway").joinpath("presets", f"{name}.yaml")
-    config = parse_config(file.read_text(encoding="utf-8"), f"{name}.yaml")
+    presets = resources.files("gateway").joinpath("presets")
+    config = parse_config(presets.joinpath(f"{name}.yaml").read_text(encoding="utf-8"), f"{name}.yaml")
     states = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return msgspec.structs.replace(
-        config, state=msgspec.structs.replace(config.state, folder=str(Path(states) / "headrace"))
+        config,
+        state=msgspec.structs.replace(config.state, folder=str(Path(states) / "headrace")),
+        calibration=None if config.calibration is None else str(presets.joinpath(config.calibration)),
     )
 
 

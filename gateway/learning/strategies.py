@@ -69,11 +69,6 @@ def both(outcomes: Outcomes, setting: tuple[float, float]) -> Answered:
     return climbed(outcomes, chosen(outcomes.expected, outcomes.cost, weight), threshold)
 
 
-def oracle(outcomes: Outcomes, weight: float) -> Answered:
-    """Who knows beforehand which answers will be good."""
-    return routed(outcomes, outcomes.good, weight)
-
-
 def weights(outcomes: Outcomes) -> Sequence[float]:
     """From no regard for cost to nothing but cost."""
     spread = float(np.ptp(outcomes.cost)) or 1.0
@@ -131,5 +126,18 @@ def mixed(outcomes: Outcomes, share: float, counts: Floats | None = None) -> flo
 
 
 def best_possible(outcomes: Outcomes, share: float) -> Answered:
-    """The oracle's for at most this share of the cost."""
-    return oracle(outcomes, _best(outcomes, oracle, weights(outcomes), share))
+    """Of one who knows beforehand which answers will be good: the most of them for at most this share of the cost.
+
+    Each good answer is worth the same, so the ones that cost least above the cheapest tier's are bought first; what is
+    hopeless stays there.
+    """
+    good, cost = outcomes.good[:, 0].copy(), outcomes.cost[:, 0].copy()
+    wins = np.where(outcomes.good > good[:, np.newaxis], outcomes.cost, np.inf)
+    left = share * outcomes.cost[:, -1].sum() - cost.sum()
+    for row in np.argsort(wins.min(axis=1) - cost, kind="stable"):
+        extra = wins[row].min() - cost[row]
+        if extra > left:
+            break
+        left -= extra
+        good[row], cost[row] = 1.0, cost[row] + extra
+    return Answered(good, cost)

@@ -69,6 +69,8 @@ def test_the_oracle_pays_only_for_what_it_gains(four: Outcomes) -> None:
     best = best_possible(four, 1.0)
     assert best.good.tolist() == [1.0, 1.0, 1.0, 0.0] and best.cost.tolist() == [1.0, 1.0, 10.0, 1.0]
     assert best_possible(four, 0.2).cost.tolist() == [1.0] * 4
+    four.good[1, 0], four.cost[1, 1] = 0.0, 5.0  # b is to be had for less than c
+    assert best_possible(four, 0.25).good.tolist() == [1.0, 1.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("when", ["hold", "end"])
