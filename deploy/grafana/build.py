@@ -145,6 +145,9 @@ ENGINES: list[Panel] = [
     ("Answers at pace", "Share of interactive answers with 20 tokens per second.", "percentunit", "timeseries", 12, [
         (rate("headrace_engine_streams_at_pace_total", "engine") + " / "
          + rate("headrace_engine_streams_total", "engine"), "{{engine}}")]),
+    ("Turned away", "Requests that found no place in the queue, and of what too much waits there.", "reqps",
+     "timeseries", 12, [
+        (rate("vllm:admission_rejections_total", "model_name, reason"), "{{model_name}} {{reason}}")]),
     ("Time in the queue", "From arrival to the first step.", "s", "timeseries", 8, [
         (p(0.95, "vllm:request_queue_time_seconds", "engine"), "{{engine}} p95")]),
     ("Prefill", "From the first step to the first token.", "s", "timeseries", 8, [
