@@ -62,16 +62,24 @@ CASES = (Case("b1", 1), Case("b8", 8), Case("b32", 32), Case("prefill", 1, LONG,
 @dataclass(frozen=True, slots=True)
 class Peer:
     name: str
-    python: Path
     module: str
     file: str  # gguf or folder
     formats: tuple[str, ...]  # of ours that it is put beside
+    home: Path | None = None  # its virtual environment; None: ours
+
+    @property
+    def python(self) -> Path:
+        return Path(sys.executable) if self.home is None else self.home / "bin" / "python"
+
+    @property
+    def installed(self) -> bool:
+        return self.home is None or (self.home / ".installed").exists()
 
 
 PEERS = (
-    Peer("llama.cpp", ROOT / ".bench/llama/bin/python", "llama", "gguf", FORMATS),
-    Peer("vllm bf16", ROOT / ".bench/vllm/bin/python", "vllm_cpu", "folder", ("int8", "bf16")),
-    Peer("transformers bf16", Path(sys.executable), "hugging", "folder", ("int8", "bf16")),
+    Peer("llama.cpp", "llama", "gguf", FORMATS, ROOT / ".bench" / "llama"),
+    Peer("vllm bf16", "vllm_cpu", "folder", ("int8", "bf16"), ROOT / ".bench" / "vllm"),
+    Peer("transformers bf16", "hugging", "folder", ("int8", "bf16")),
 )
 
 
@@ -183,8 +191,8 @@ class Bench:
         self, ours: Engine, peer: Peer, folder: Path, format: str, size: int,
         found: dict[str, list[Against]], memory: dict[str, float],
     ) -> None:  # fmt: skip
-        if not peer.python.exists():
-            print(f"{peer.name} is left out: make bench-peers makes {peer.python.parents[1].name}")
+        if not peer.installed:
+            print(f"{peer.name} is left out: make bench-peers makes it")
             return
         name = f"{peer.name} {GGUF[format]}" if peer.file == "gguf" else peer.name
         model = gguf_file(folder, GGUF[format]) if peer.file == "gguf" else hugging_face(folder)

@@ -44,7 +44,7 @@ def paired(
 ) -> Row:
     """A row from (ours, peer) pairs that ran one right after the other."""
     ratios = [ours / peer if higher_is_better else peer / ours for ours, peer in pairs]
-    quarter = quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
+    quarter = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else [ratios[0]] * 3
     return Row(
         case=case,
         ours=median(ours for ours, _ in pairs),
