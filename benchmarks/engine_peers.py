@@ -2,12 +2,14 @@
 
 Requests of a batch come at once, with prompts of 128 random tokens and greedy answers of 128; a rate counts answers'
 tokens over the whole time. `prefill` is a prompt of 512. Ours and one peer are loaded at a time and take turns; before
-each pair the memory's speed is probed, since it drifts. A case's row is against the peer that stands best; those beside
+each pair the memory's speed is probed, since it drifts; one answer alone reads all weights for each token, so that its
+share of that speed is told. A case's row is against the peer that stands best; those beside
 it are in its details. Peers are made by `make bench-peers`; those that are missing or do not start are left out.
 """
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -22,7 +24,9 @@ from typing import IO
 import torch
 
 from backends.catalogue import CATALOGUE
-from backends.models.checkpoint import open_checkpoint
+from backends.instructions import auto_dtype
+from backends.models.checkpoint import Checkpoint, open_checkpoint
+from backends.models.loader import EMBEDDING, HEAD
 from backends.supervisor import HUGE_PAGES
 from benchmarks.peers.weights import gguf_file, hugging_face
 from benchmarks.report import Report, Row, arguments, machine, paired, publish
@@ -38,6 +42,7 @@ FORMATS = ("int8", "bf16", "int4")
 GGUF = {"int8": "Q8_0", "bf16": "BF16", "int4": "Q4_0"}
 PROMPT, ANSWER, LONG = 128, 128, 512
 PROBE = 256 * 1024 * 1024  # bytes
+WEIGHT = {"int8": 1.0, "bf16": 2.0, "int4": 0.625}  # bytes, with its part of the scales
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,7 @@ class Peer:
 PEERS = (
     Peer("llama.cpp", "llama", "gguf", FORMATS, ROOT / ".bench" / "llama"),
     Peer("vllm bf16", "vllm_cpu", "folder", ("int8", "bf16"), ROOT / ".bench" / "vllm"),
-    Peer("transformers bf16", "hugging", "folder", ("int8", "bf16")),
+    Peer(f"transformers {auto_dtype('cpu')}", "hugging", "folder", ("int8", "bf16")),
 )
 
 
@@ -151,6 +156,11 @@ class Against:
     def ratio(self) -> float:
         return median(ours / theirs for ours, theirs in self.pairs)
 
+    def share(self, bytes: float) -> float:
+        """Of the memory's speed, what ours took that reads so many bytes for each token."""
+        pairs = zip(self.pairs, self.probes, strict=True)
+        return median(ours * bytes / (probe * 1e9) for (ours, _), probe in pairs)
+
 
 class Probe:
     """How fast all cores together read memory."""
@@ -173,19 +183,23 @@ class Bench:
 
     def rows(self, model: str, format: str) -> list[Row]:
         folder = CATALOGUE[MODELS[model]].folder
-        size = int(open_checkpoint(folder).config["vocab_size"])
+        checkpoint = open_checkpoint(folder)
+        size = int(checkpoint.config["vocab_size"])
         found: dict[str, list[Against]] = {case.name: [] for case in self.cases}
         memory: dict[str, float] = {}
         with started(Path(sys.executable), "ours", folder, format, self.options.threads, size) as ours:
             for peer in PEERS:
                 if format in peer.formats:
                     self._beside(ours, peer, folder, format, size, found, memory)
-            memory["ours"] = ours.megabytes
-        rows = [
-            _row(f"{model} {format} {name}", each, memory if name == self.cases[-1].name else {})
+            memory["peak MB of ours"] = round(ours.megabytes)
+        further = {"prefill": memory}
+        if alone := found["b1"]:
+            share = alone[0].share(WEIGHT[format] * weights_of(checkpoint))
+            further["b1"] = {"share of the read bandwidth": round(share, 2)}
+        return [
+            _row(f"{model} {format} {name}", each, further.get(name, {}))
             for name, each in found.items() if each
         ]  # fmt: skip
-        return rows
 
     def _beside(
         self, ours: Engine, peer: Peer, folder: Path, format: str, size: int,
@@ -200,7 +214,7 @@ class Bench:
             with started(peer.python, peer.module, model, format, self.options.threads, size) as theirs:
                 for case in self.cases:
                     found[case.name].append(self._turns(case, ours, theirs, name))
-                memory[name] = theirs.megabytes
+                memory[f"peak MB of {name}"] = round(theirs.megabytes)
         except RuntimeError as error:
             print(f"{name} is left out: {error}")
 
@@ -215,17 +229,19 @@ class Bench:
         return against
 
 
-def _row(case: str, found: list[Against], memory: dict[str, float]) -> Row:
+def _row(case: str, found: list[Against], further: dict[str, float]) -> Row:
     best, *others = sorted(found, key=lambda against: against.ratio)
     probes = [probe for against in found for probe in against.probes]
-    return paired(
-        case, best.pairs, peer_name=best.peer, unit="tokens/s",
-        details={
-            "read GB/s": round(median(probes), 1),
-            **{f"against {other.peer}": round(other.ratio, 2) for other in others},
-            **{f"peak MB of {name}": round(each) for name, each in memory.items()},
-        },
-    )  # fmt: skip
+    ratios = {f"against {other.peer}": round(other.ratio, 2) for other in others}
+    details = {"read GB/s": round(median(probes), 1), **ratios, **further}
+    return paired(case, best.pairs, peer_name=best.peer, unit="tokens/s", details=details)
+
+
+def weights_of(checkpoint: Checkpoint) -> int:
+    """How many weights a token goes through: those of all linears."""
+    names = [name for name in checkpoint.names() if len(checkpoint.stored(name).shape) == 2]
+    looked_up = {EMBEDDING} if HEAD in names else set()
+    return sum(math.prod(checkpoint.stored(name).shape) for name in set(names) - looked_up)
 
 
 def parse() -> argparse.Namespace:
