@@ -300,7 +300,7 @@ class Metrics:
     def request(self, endpoint: str, tier: str | None, status: int, code: str | None, seconds: float) -> None:
         """A request's end. `code`: of the error, also one that broke a stream whose status was 200."""
         name = self._tier(tier)
-        self._requests.labels(_among(endpoint, ENDPOINTS), name, str(status), self._code(code)).inc()
+        self._requests.labels(_among(endpoint, ENDPOINTS), name, str(status), self.error(code)).inc()
         self._seconds.labels(name).observe(seconds)
 
     def answered(self, tier: str, first_text: float, seconds: float, tokens: int) -> None:
@@ -366,7 +366,8 @@ class Metrics:
             return NO_TIER
         return tier if tier in self._tiers else OTHER
 
-    def _code(self, code: str | None) -> str:
+    def error(self, code: str | None) -> str:
+        """The code as a label, of which there are so many at most."""
         if code is None:
             return NO_ERROR
         if code not in self._codes and len(self._codes) >= MAX_ERROR_CODES:

@@ -10,7 +10,7 @@ from starlette.types import Scope
 from gateway.dashboard.watch import Watch
 from gateway.errors import CLIENT_GONE
 from gateway.exchange import Exchange, Observe
-from gateway.genai_metrics import CHAT, COMPLETION, GenAiMetrics
+from gateway.genai_metrics import CHAT, COMPLETION
 from gateway.ledger import FAILED, RUNNING
 from gateway.logs import log_request
 from gateway.metrics import ANSWERING, Metrics
@@ -53,7 +53,7 @@ def observer(metrics: Metrics, traces: Traces, watch: Watch, records: Records | 
                 span.answered(exchange.status, code)
                 _count(metrics, exchange, code)
                 if exchange.endpoint in ANSWERING:
-                    _count_by_convention(metrics.gen_ai, exchange, code)
+                    _count_by_convention(metrics, exchange, code)
                 _log(exchange, code, span.trace_id)
                 if records is not None and exchange.endpoint in ANSWERING:
                     records.write(exchange, span.trace_id)
@@ -72,22 +72,24 @@ def _count(metrics: Metrics, exchange: Exchange, code: str | None) -> None:
         metrics.aborted(ABORTS[code])
 
 
-def _count_by_convention(metrics: GenAiMetrics, exchange: Exchange, code: str | None) -> None:
+def _count_by_convention(metrics: Metrics, exchange: Exchange, code: str | None) -> None:
     """Names of models that are none are what a client has typed, and told to nobody."""
     operation = COMPLETION if exchange.endpoint == "completions" else CHAT
     answer, usage = exchange.answer, exchange.usage
     asked = exchange.requests[0].model if answer is not None and exchange.requests else ""
     tier = "" if answer is None else answer.tier
     gone = "client_gone" if exchange.status == CLIENT_GONE else ""
-    metrics.request(operation, asked, tier, code or gone, exchange.seconds)
-    if usage is not None and exchange.first_text is not None and not (code or gone):
+    error = gone if code is None else metrics.error(code)
+    metrics.gen_ai.request(operation, asked, tier, error, exchange.seconds)
+    if usage is not None and exchange.first_text is not None and not error:
         times = exchange.first_text, exchange.seconds
-        metrics.answered(operation, asked, tier, times, usage.completion_tokens)
+        metrics.gen_ai.answered(operation, asked, tier, times, usage.completion_tokens)
     now = time.time()
     for entry in exchange.ledger.entries:
-        error = entry.outcome if entry.kind == FAILED and entry.outcome != RUNNING else ""
+        failed = entry.kind == FAILED and entry.outcome != RUNNING
+        error = metrics.error(entry.outcome) if failed else ""
         seconds = (entry.ended or now) - entry.started
-        metrics.attempt(operation, entry.tier, entry.model, error, seconds, entry.usage)
+        metrics.gen_ai.attempt(operation, entry.tier, entry.model, error, seconds, entry.usage)
 
 
 def _log(exchange: Exchange, code: str | None, trace_id: str | None) -> None:

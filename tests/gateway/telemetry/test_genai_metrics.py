@@ -11,7 +11,7 @@ from gateway.config import Telemetry, Tenant
 from gateway.dashboard.watch import Watch
 from gateway.errors import ApiError
 from gateway.exchange import Exchange
-from gateway.metrics import Metrics
+from gateway.metrics import MAX_ERROR_CODES, Metrics
 from gateway.observation import observer
 from gateway.request import Answer, Request, Route
 from gateway.telemetry import Traces
@@ -99,6 +99,22 @@ def test_a_completion_is_no_chat_and_a_model_that_is_none_has_no_name() -> None:
     name = "gen_ai_server_request_duration_seconds_count"
     assert {asked for (asked,) in totals.by(name, "gen_ai_request_model")} == {"", "auto", "7b", "13b"}
     assert totals.of(name, gen_ai_operation_name="text_completion", error_type="model_not_found") == 1
+
+
+def test_errors_have_so_many_names_at_most() -> None:
+    exchanges = []
+    for number in range(2 * MAX_ERROR_CODES):
+        exchange = answered()
+        exchange.ledger.entries[0].outcome = f"upstream said {number}"
+        exchange.error, exchange.status = ApiError(502, "m", code=f"code_{number}"), 502
+        exchanges.append(exchange)
+    totals = observed(*exchanges)
+    for name in (
+        "gen_ai_server_request_duration_seconds_count",
+        "gen_ai_client_operation_duration_seconds_count",
+    ):
+        assert len(totals.by(name, "error_type")) <= MAX_ERROR_CODES + 2
+        assert totals.of(name, error_type="other") > MAX_ERROR_CODES
 
 
 def test_the_latest_names_where_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
