@@ -22,7 +22,10 @@ from benchmarks.report import Report, Row, arguments, machine, publish
 
 STREAMS, LENGTH = 5000, 60.0  # seconds that each takes
 QUICK_STREAMS, QUICK_LENGTH = 500, 10.0
-RAMP = 500  # streams that begin in a second
+RAMP = 500  # streams that begin in a second, where the machine can make as many
+CONNECTING = (
+    100  # at once: a connection that says nothing for long, as its client has no time for it, is closed
+)
 ENOUGH_MEMORY = 100 * 1024  # bytes a stream may take
 HEAD = (
     f"POST {PATH} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
@@ -39,6 +42,7 @@ class Seen:
     complete: int = 0
     most_memory: int = 0
     slowest: float = 0.0
+    connecting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONNECTING))
     failed: Counter[str] = field(default_factory=Counter)  # why, and how many
 
 
@@ -76,12 +80,14 @@ class Stream(asyncio.Protocol):
 
 async def stream(port: int, request: bytes, seen: Seen, after: float) -> None:
     await asyncio.sleep(after)
-    loop, started = asyncio.get_running_loop(), time.perf_counter()
+    loop = asyncio.get_running_loop()
     try:
-        transport, asking = await loop.create_connection(lambda: Stream(request), "127.0.0.1", port)
+        async with seen.connecting:
+            transport, asking = await loop.create_connection(lambda: Stream(request), "127.0.0.1", port)
     except OSError as error:
         seen.failed[f"{type(error).__name__} at connecting"] += 1
         return
+    started = time.perf_counter()
     why = await asking.ended
     transport.close()
     seen.slowest = max(seen.slowest, time.perf_counter() - started)
