@@ -20,7 +20,8 @@ T = TypeVar("T")
 BUSY_SECONDS = (
     1.0  # how long to wait for other writers; a transaction of theirs takes well under a millisecond
 )
-MOST_LOGGED = 4000  # transactions, some ten kilobytes each; writers wait for the end of each move
+PAGE = 1024  # bytes; a small transaction writes half a dozen pages, of a few hundred bytes each that have changed
+MOST_LOGGED = 4000  # transactions, some seven kilobytes each; writers wait for the end of each move
 Synchronous = Literal["OFF", "NORMAL"]
 Work = Callable[[sqlite3.Connection], T]
 
@@ -159,6 +160,7 @@ class _File:
         return self._connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
+        connection.execute(f"PRAGMA page_size={PAGE}")  # of a new file; others keep theirs
         _switch_to_wal(connection, self._patience)
         connection.execute(f"PRAGMA synchronous={self._synchronous}")
         if not self._patience:

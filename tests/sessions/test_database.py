@@ -220,3 +220,17 @@ async def test_a_process_that_leaves_does_not_take_the_log_with_it(prompt: Datab
     await prompt.write(insert)
     with sqlite3.connect(path) as other:
         assert other.execute("SELECT count(*) FROM word").fetchone() == (3,)
+
+
+async def test_a_new_file_has_small_pages_and_an_older_one_keeps_its_own(tmp_path: Path) -> None:
+    old = sqlite3.connect(tmp_path / "old.sqlite", isolation_level=None)
+    old.execute("PRAGMA page_size=4096")
+    old.execute("CREATE TABLE word (text TEXT NOT NULL)")
+    old.execute("PRAGMA user_version=1")
+    old.close()
+    for name, size in (("old.sqlite", 4096), ("new.sqlite", databases.PAGE)):
+        database = database_at(tmp_path / name)
+        await database.write(insert)
+        assert await database.read(count) == 1
+        assert (await database.read(lambda c: c.execute("PRAGMA page_size").fetchone())) == (size,)
+        await database.close()
