@@ -50,6 +50,12 @@ def add(commands: "Commands") -> None:
     parser.add_argument(
         "--parallel", type=_parallel, default=32, metavar="N", help="answers at a time (default: %(default)s)"
     )
+    parser.add_argument(
+        "--outcomes",
+        type=Path,
+        metavar="FILE",
+        help="also write the sample's prompts with every tier's outcome there, for `headrace train --data`",
+    )
     parser.add_argument("--answers", type=Path, metavar="FILE", help="also write every answer's text there")
     parser.set_defaults(command=run)
 
@@ -71,6 +77,8 @@ def run(options: argparse.Namespace) -> int:
 
     config = load(options)
     asked = [] if options.sample is None else samples.load(options.sample)
+    if options.outcomes is not None and not asked:
+        raise ValueError("--outcomes: needs the --sample, as recordings hold no prompts")
     known = calibration.load(options.out) if options.out.exists() else None
     with Book(options.recordings) as book:
         if asked and not _record(options, config, asked, book):
@@ -80,6 +88,8 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(
             f"{options.recordings}: holds no answer of this configuration's models; name a --sample"
         )
+    if options.outcomes is not None:
+        samples.save_outcomes(options.outcomes, asked, recordings)
     found = calibrate(recordings, known)
     calibration.save(options.out, found)
     print("\n".join(report(recordings, config.tiers, found)))

@@ -18,6 +18,7 @@ from msgspec import Meta
 
 from backends.prompt import ChatMessage, Prompt
 from gateway.learning.checkers import Checker
+from gateway.learning.recordings import Recording
 
 MAX_TOKENS = 256
 TOLD = 20  # faults at once
@@ -97,6 +98,15 @@ def load(path: Path) -> list[Sample]:
 
 def save(path: Path, samples: Iterable[Sample]) -> None:
     path.write_bytes(b"".join(msgspec.json.encode(sample) + b"\n" for sample in samples))
+
+
+def save_outcomes(path: Path, samples: Iterable[Sample], recordings: Iterable[Recording]) -> None:
+    """The columns that `headrace train` reads: prompt, source, and y_TIER of each tier. Raises OSError."""
+    found: dict[str, dict[str, float]] = {}
+    for each in recordings:
+        found.setdefault(each.sample, {})[f"y_{each.tier}"] = float(each.good)
+    rows = [{"prompt": s.words, "source": s.set, **found[s.digest]} for s in samples if s.digest in found]
+    path.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
 
 
 def _lines(path: Path) -> list[bytes]:

@@ -62,6 +62,7 @@ def test_what_is_recorded_is_fitted(
         (("--sample", "SAMPLE", "--judge", "x"), "--judge: there is no tier x"),
         (("--sample", "BAD"), "bad.jsonl, line 1: "),
         (("--sample", "none.jsonl"), "none.jsonl"),
+        (("--outcomes", "o.jsonl"), "--outcomes: needs the --sample"),
     ],
 )
 def test_what_is_refused(

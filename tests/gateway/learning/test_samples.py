@@ -2,11 +2,13 @@
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from classifier.corpus import read_outcomes
 from gateway.learning.checkers import Json, Number
-from gateway.learning.samples import Sample, SampleError, load, save
+from gateway.learning.samples import Sample, SampleError, load, save, save_outcomes
 
 GOOD = '{"prompt": "What is 2 + 2?", "checker": {"kind": "number", "value": "4"}}'
 
@@ -83,3 +85,16 @@ def test_the_digest_is_of_all_that_an_outcome_hangs_on() -> None:
     ]
     assert len({sample.digest, *(other.digest for other in others)}) == 4
     assert sample.digest == Sample(prompt="p", checker=Number("1")).digest and len(sample.digest) == 32
+
+
+def test_outcomes_are_what_the_router_is_trained_on(tmp_path: Path, made: Any) -> None:
+    samples = [Sample(prompt=f"p{n}", checker=Number("1"), set="sums") for n in range(3)]
+    recordings = [
+        made.recording(0, tier, good, [-1.0], sample=samples[n].digest)
+        for n, tier, good in ((0, "small", False), (0, "large", True), (1, "small", True), (1, "large", True))
+    ]
+    save_outcomes(tmp_path / "o.jsonl", samples, recordings)
+    rows = read_outcomes(tmp_path / "o.jsonl", ["y_small", "y_large"])
+    assert [(row.prompt, row.source, row.good) for row in rows] == [
+        ("p0", "sums", (0.0, 1.0)), ("p1", "sums", (1.0, 1.0)),
+    ]  # fmt: skip
