@@ -21,6 +21,19 @@ const named = (e) => e.ariaLabel || e.textContent.trim() || e.labels?.length || 
 return [...document.querySelectorAll("button, input, select, textarea, a, [role=img], [role=meter], [role=region]")]
   .filter((e) => !named(e)).map((e) => e.outerHTML);
 """
+BROKEN = """
+const ids = [...document.querySelectorAll("[id]")].map((e) => e.id);
+const names = ["aria-labelledby", "aria-describedby", "aria-controls", "for"];
+const meant = names.flatMap((name) => [...document.querySelectorAll(`[${name}]`)]
+  .flatMap((e) => e.getAttribute(name).split(" ")));
+return {
+  twice: ids.filter((id, at) => ids.indexOf(id) !== at),
+  lost: meant.filter((id) => id && !document.getElementById(id)),
+  deaf: [...document.querySelectorAll("[onclick], [role=button]")].filter((e) => e.tagName !== "BUTTON").length,
+  unreachable: [...document.querySelectorAll("main *")].filter((e) => e.tabIndex < 0
+    && /auto|scroll/.test(getComputedStyle(e).overflowX) && e.scrollWidth > e.clientWidth + 1).map((e) => e.className),
+};
+"""
 NARROW = """
 return [...document.querySelectorAll("button, input, select, textarea")]
   .map((e) => [e.id || e.className, e.getBoundingClientRect()])
@@ -223,6 +236,18 @@ def test_a_screen_reader_finds_its_way(page: Page, page_url: str) -> None:
     )
     assert page.js("return [...document.querySelectorAll('table')].every((t) => t.caption && t.tHead)")
     assert [e.get_attribute("role") for e in page.all("#health, #tried")] == ["status", "status"]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_points_nowhere_and_all_that_scrolls_can_be_scrolled_by_keyboard(
+    page: Page, page_url: str, width: int
+) -> None:
+    ask(page_url, model="7b")
+    page.open(page_url, width)
+    page.until(lambda: page.all("#requests .brief"))
+    page.js("document.querySelector('#requests .brief').click()")
+    page.until(lambda: page.all("#requests .facts"))
+    assert page.js(BROKEN) == {"twice": [], "lost": [], "deaf": 0, "unreachable": []}
 
 
 def test_a_key_opens_it_and_everything_on_it(chromium: Any, start_gateway: Callable[..., Any]) -> None:
