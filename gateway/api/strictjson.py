@@ -51,7 +51,11 @@ def convert_error(error: msgspec.ValidationError) -> ApiError:
     match = _AT.fullmatch(str(error))
     if match is None:
         return _malformed(str(error))
+    # Of a value in an object with keys of the client's msgspec does not say which one it is, see `_WHICHEVER`.
     reason, path = match["reason"], (match["path"] or "").removeprefix(".")
+    if _WHICHEVER in path:
+        path = path.partition(_WHICHEVER)[0]
+        reason = f"a value is wrong: {reason[0].lower()}{reason[1:]}"
     if match["key"]:
         return invalid(path, f"a key is wrong: {reason[0].lower()}{reason[1:]}")
     field = _FIELD.fullmatch(reason)
@@ -79,6 +83,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> None:
 _ESCAPE = re.compile(
     rb"\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w|(?P<half>\\u[dD][89a-fA-F]\w\w)|\\.", re.DOTALL
 )
+_WHICHEVER = "[...]"
 _UNIQUE = json.JSONDecoder(object_pairs_hook=_unique)
 _AT = re.compile(r"(?P<reason>.*?)(?: - at `(?P<key>key` in `)?\$(?P<path>.*)`)?", re.DOTALL)
 _FIELD = re.compile(

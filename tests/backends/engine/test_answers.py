@@ -4,6 +4,7 @@ The oracle reads a whole sequence in one pass.
 """
 
 import math
+import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,12 +17,24 @@ import torch
 from backends.engine.adjustments import adjust
 from backends.engine.batch import Choice, Pick, Seen
 from backends.engine.engine import Engine
+from backends.engine.grammar import GrammarCompiler
 from backends.engine.runner import load_runner
 from backends.engine.sampler import sample
 from backends.kernels.reference import Kernels
-from backends.wire import EngineConfig, FinishReason, Output, Sampling, Score, Submit
+from backends.wire import (
+    EngineConfig,
+    FinishReason,
+    Grammar,
+    Output,
+    Sampling,
+    Score,
+    Submit,
+    Vocabulary,
+)
 
-VOCABULARY = 288
+VOCABULARY, END = 288, 287
+SPELLED = [bytes([65 + id % 26]) for id in range(VOCABULARY)]
+COMPILER = GrammarCompiler(Vocabulary(SPELLED, {END: "<end>"}), frozenset({END}), VOCABULARY)
 CONTEXT = 128
 PROMPT = [(7 * at * at + 3 * at) % 280 for at in range(41)]
 OTHERS = [[(11 * at + number) % 280 for at in range(23 + number)] for number in range(3)]
@@ -67,8 +80,8 @@ class Model:
         config = EngineConfig(
             name="e", model="", address="", events="", vocabulary="", **{"kv_blocks": 64, **fields}
         )
-        vocabulary = [bytes([65 + id % 26]) for id in range(VOCABULARY)]
-        return Engine(config, self.runner, vocabulary, frozenset({287}), VOCABULARY, CONTEXT)
+        eos, compile = frozenset({END}), COMPILER.compile
+        return Engine(config, self.runner, SPELLED, eos, VOCABULARY, CONTEXT, compile=compile)
 
     def logits(self, ids: list[int]) -> torch.Tensor:
         """Of every position, [len(ids), vocabulary]."""
@@ -166,6 +179,62 @@ def test_nothing_that_happens_changes_an_answer(model: Model, options: dict[str,
         assert {index: answer.ids for index, answer in again.items()} == quiet
         preempted += engine.load().preemptions
     assert preempted > 3
+
+
+def any_options(draw: random.Random) -> dict[str, Any]:
+    """All together, the extreme ones too."""
+    most = draw.choice([0, 1, 7, 40])
+    logprobs = draw.choice([None, None, 0, 4])
+    return {
+        "max_tokens": most,
+        "min_tokens": draw.choice([0, min(3, most)]),
+        "temperature": draw.choice([0.0, 0.7, 1.0, 2.0, 1e-300, 1e30]),
+        "top_p": draw.choice([1.0, 0.9, 1e-9]),
+        "top_k": draw.choice([0, 1, 5, 10**6]),
+        "min_p": draw.choice([0.0, 0.05, 1.0]),
+        "seed": draw.choice([0, 2**64 - 1, draw.getrandbits(64)]),
+        "presence_penalty": draw.choice([0.0, 2.0, -2.0]),
+        "frequency_penalty": draw.choice([0.0, 2.0, -2.0]),
+        "repetition_penalty": draw.choice([1.0, 1.3, 0.01, 10.0]),
+        "logit_bias": draw.choice([{}, {5: 100.0, 6: -100.0}, dict.fromkeys(range(200), -100.0)]),
+        "n": draw.choice([1, 1, 2, 4]),
+        "logprobs": logprobs,
+        "prompt_logprobs": logprobs is not None and draw.random() < 0.5,
+        "stop": draw.choice([(), ("AB", "C"), ("ABZ", "BC")]),
+        "stop_token_ids": draw.choice([(), (3, 4), tuple(range(64))]),
+        "ignore_eos": draw.random() < 0.5,
+        "grammar": draw.choice([None, None, Grammar("regex", "[A-Z]{3,30}"), Grammar("regex", "(AB)+C?")]),
+    }
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_combination_of_options_makes_an_answer_depend_on_its_company(model: Model, seed: int) -> None:
+    """Each alone, and all at once on too few blocks, in chunks, some of them waiting for others."""
+    draw = random.Random(seed)
+    lengths = [1, 2, 16, 17, 40, 90, CONTEXT - 1]
+    work = [(PROMPT[:8] * 16)[: draw.choice(lengths)] for _ in range(5)]  # they begin alike
+    asked = {f"g{number}": (prompt, any_options(draw)) for number, prompt in enumerate(work)}
+    alone = {id: ask(model.engine(), prompt, **options) for id, (prompt, options) in asked.items()}
+    engine = model.engine(
+        kv_blocks=draw.choice([8, 9, 20]),
+        token_budget=draw.choice([4, 16, 512]),
+        max_sequences=draw.choice([1, 2, 8]),
+    )
+    for id, (prompt, options) in asked.items():
+        submit(engine, id, prompt, **options)
+    together = run(engine)
+    assert together.keys() == alone.keys()
+    for id, answers in alone.items():
+        assert together[id].keys() == answers.keys()
+        for index, answer in answers.items():
+            other = together[id][index]
+            assert (other.ids, other.finish, other.trim) == (answer.ids, answer.finish, answer.trim), asked[
+                id
+            ]
+            for ours, theirs in ((other.scores, answer.scores), (other.prompt, answer.prompt)):
+                assert [score.logprob for score in ours] == pytest.approx(
+                    [score.logprob for score in theirs], abs=1e-3
+                )
 
 
 def test_penalties_count_what_the_oracle_counts(model: Model) -> None:
