@@ -46,17 +46,18 @@ class Account:
 
     def opened(self, limits: Limits, at: int, wall: int) -> "Account":
         """As of now; one from a later clock (before a reboot, or set back) keeps its debts from here on."""
-        day, month = (counted_in(mine, now) for mine, now in zip(self.periods, periods(wall), strict=True))
+        day, month = map(counted_in, self.periods, periods(wall))
+        elapsed = at - self.at
         return Account(
-            debts=tuple(
-                0 if bucket is None else bucket.leaked(debt, at - self.at)
+            tuple([
+                0 if bucket is None else bucket.leaked(debt, elapsed)
                 for debt, bucket in zip(self.debts, buckets(limits), strict=True)
-            ),
-            at=at,
-            spent=self._within((day, month), self.spent),
-            periods=(day, month),
-            wall=wall,
-        )
+            ]),
+            at,
+            self._within((day, month), self.spent),
+            (day, month),
+            wall,
+        )  # fmt: skip
 
     def taken(self, limits: Limits, amount: Amount) -> "Account":
         """After one request of this amount."""
@@ -72,7 +73,7 @@ class Account:
     def _within(self, others: Periods, money: tuple[int, ...]) -> tuple[int, ...]:
         """The money of the periods that are this account's too; nothing of others."""
         pairs = zip(self.periods, others, money, strict=True)
-        return tuple(amount if mine == other else 0 for mine, other, amount in pairs)
+        return tuple([amount if mine == other else 0 for mine, other, amount in pairs])
 
     def _moved(self, limits: Limits, units: Sequence[int], money: Sequence[int]) -> "Account":
         debts = zip(self.debts, buckets(limits), units, strict=True)

@@ -1,6 +1,7 @@
 """Days and months of UTC as whole numbers, and when they end. Redis counts them alike (`limits.lua`)."""
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 DAY = 24 * 3600 * 1000  # milliseconds; POSIX time has no leap seconds
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -10,8 +11,13 @@ Periods = tuple[int, int]  # days since 1970-01-01, and twelve times the year pl
 
 def periods(wall: int) -> Periods:
     """`wall`: POSIX milliseconds."""
-    date = EPOCH + timedelta(milliseconds=wall)
-    return wall // DAY, 12 * date.year + date.month - 1
+    return _periods_of(wall // DAY)
+
+
+@lru_cache(8)
+def _periods_of(day: int) -> Periods:
+    date = EPOCH + timedelta(days=day)
+    return day, 12 * date.year + date.month - 1
 
 
 def ends(of: Periods) -> tuple[int, int]:
