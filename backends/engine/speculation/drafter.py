@@ -15,6 +15,10 @@ class Drafter(Protocol):
     @property
     def method(self) -> DraftMethod: ...
 
+    def lag(self, sequence: Sequence, cache: BlockCache) -> int:
+        """How many of the sequence's tokens it would have to run before it can draft."""
+        ...
+
     def prepare(self, wishes: list[Wish], cache: BlockCache, *, idle: bool) -> None:
         """Before `propose` is called for some of the wishes: do what is no part of what a draft costs.
 

@@ -6,7 +6,8 @@ worth it if that is more than its cost in steps without drafts.
 
 A gate begins closed, and probes. It opens where a gain is likely, goes up one rung at a time to what has not been
 tried, and closes when nothing is gained any more. A closed one drafts once in a while, less and less often, so that it
-notices when an answer becomes foreseeable.
+notices when an answer becomes foreseeable. A model that drafts has to read for it what has been said since, which costs
+some hundredths of what the answer does: that is done only where it is little.
 """
 
 from collections.abc import Callable
@@ -18,6 +19,7 @@ PROBES = (2, 4)  # tokens of one that is to find out, in turn: two points make a
 OPEN, CLOSED = 1.05, 1.0  # expected gains from which on it opens, and below which it closes
 BETTER = 1.02  # times as much gained as now has to be expected of another number
 EVIDENCE = 4  # drafts before anything is decided
+SHORT = 128  # tokens that a drafter may have to read first where a closed gate only wants to find out
 SOONEST, LATEST = 64, 1024  # times that a closed gate is asked between two probes
 FADE, FADE_CLOSED = 0.95, 0.9  # of what is known, with each draft
 PRIOR = 1.0, 2.0  # accepted tokens and trials that a gate begins with
@@ -67,11 +69,13 @@ class Gate:
         """Of a drafted token, given those before it."""
         return self._accepted / self._trials
 
-    def ask(self) -> int:
-        """How many tokens to draft now for one more sequence."""
+    def ask(self, lag: int = 0) -> int:
+        """How many tokens to draft now for one more sequence, of which the drafter has yet to read `lag` tokens."""
         if self.tokens:
             return self.tokens
         self._countdown -= 1
+        if lag > SHORT and self._drafts >= EVIDENCE:
+            return 0
         return min(PROBES[self._drafts % len(PROBES)], self._most) if self._countdown <= 0 else 0
 
     def count(self, drafted: int, accepted: int) -> None:

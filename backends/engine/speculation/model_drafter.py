@@ -42,6 +42,9 @@ class ModelDrafter:
         self._ahead: dict[int, Ahead] = {}  # by the sequence's number, like the next
         self._ready: dict[int, int] = {}  # how many tokens have been run, where a draft can be made
 
+    def lag(self, sequence: Sequence, cache: BlockCache) -> int:
+        return len(sequence.ids) - self._known(sequence, cache)
+
     def prepare(self, wishes: list[Wish], cache: BlockCache, *, idle: bool) -> None:
         self._ready.clear()
         behind = None  # one sequence at a time: what it reads may be what the next one has to

@@ -32,6 +32,9 @@ class NgramDrafter:
     def __init__(self) -> None:
         self._histories: dict[int, History] = {}  # by the sequence's number
 
+    def lag(self, sequence: Sequence, cache: BlockCache) -> int:
+        return 0
+
     def prepare(self, wishes: list[Wish], cache: BlockCache, *, idle: bool) -> None:
         """Nothing: a table learns faster than it is asked."""
 

@@ -79,7 +79,10 @@ class Speculator:
     def _wanted(self, drafter: Drafter, sequences: Iterable[Sequence]) -> list[Wish]:
         wishes = []
         for sequence in sequences:
-            wanted = self._gates[drafter.method, sequence.task].ask() if self._config.gated else self._most
+            wanted = self._most
+            if self._config.gated:
+                gate = self._gates[drafter.method, sequence.task]
+                wanted = gate.ask(drafter.lag(sequence, self._cache))
             if wanted:
                 wishes.append((sequence, min(wanted, sequence.draftable)))
         return wishes

@@ -113,6 +113,9 @@ class FakeDrafter:
     mute: bool = False  # it has never anything to say
     drafted: int = 0
 
+    def lag(self, sequence: Sequence, cache: BlockCache) -> int:
+        return 0
+
     def prepare(self, wishes: list[Wish], cache: BlockCache, *, idle: bool) -> None:
         pass
 

@@ -9,6 +9,7 @@ from backends.engine.speculation.gate import (
     LATEST,
     PROBES,
     RUNGS,
+    SHORT,
     SOONEST,
     Gate,
     choose,
@@ -127,6 +128,17 @@ def test_it_closes_when_luck_ends_and_opens_when_it_returns() -> None:
     lucky = feed(gate, linear(0.1), lambda wanted: wanted, 2 * LATEST)
     assert gate.tokens == 8
     assert lucky.index(8) < LATEST + 64
+
+
+def test_a_closed_one_has_nothing_long_read_only_to_find_out() -> None:
+    gate = Gate(MOST)
+    assert gate.ask(SHORT + 1) == PROBES[0]  # but for the first times
+    feed(gate, linear(0.1), lambda wanted: 0, EVIDENCE)
+    assert [gate.ask(SHORT + 1) for _ in range(2 * LATEST)] == [0] * 2 * LATEST
+    assert gate.ask(SHORT) in PROBES
+    opened = Gate(MOST)
+    feed(opened, linear(0.1), lambda wanted: wanted, 50)
+    assert opened.ask(100_000) == opened.tokens > 0
 
 
 def test_what_comes_after_a_wrong_token_was_not_on_trial() -> None:

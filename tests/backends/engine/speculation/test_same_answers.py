@@ -83,6 +83,9 @@ class Replay:
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
 
+    def lag(self, sequence: Sequence, cache: BlockCache) -> int:
+        return 0
+
     def prepare(self, wishes: list[Wish], cache: BlockCache, *, idle: bool) -> None:
         pass
 
