@@ -159,6 +159,13 @@ ENGINES: list[Panel] = [
          "{{engine}} tokens"),
         (rate("headrace_engine_step_rows_total", "engine") + " / " + rate("headrace_engine_steps_total", "engine"),
          "{{engine}} rows")]),
+    ("Drafts accepted", "Share of the drafted tokens, and those of a step on average.", "none", "timeseries", 12, [
+        (rate("vllm:spec_decode_num_accepted_tokens_total", "engine") + " / "
+         + rate("vllm:spec_decode_num_draft_tokens_total", "engine"), "{{engine}} accepted"),
+        (rate("vllm:spec_decode_num_draft_tokens_total", "engine") + " / "
+         + rate("headrace_engine_steps_total", "engine"), "{{engine}} drafted")]),
+    ("Gates of speculation", "Tokens drafted at a time, 0 where it does not pay.", "none", "timeseries",
+     12, [("headrace_speculation_draft_tokens{}", "{{engine}} {{method}} {{task}}")]),
     ("Sizes of requests", "Tokens of one prompt and of one answer.", "none", "timeseries", 12, [
         (p(0.5, "vllm:request_prompt_tokens", "engine"), "{{engine}} prompt p50"),
         (p(0.5, "vllm:request_generation_tokens", "engine"), "{{engine}} answer p50")]),
