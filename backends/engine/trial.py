@@ -11,6 +11,7 @@ import math
 import os
 import random
 import resource
+import select
 import subprocess
 import sys
 import threading
@@ -27,6 +28,7 @@ from backends.wire import Grammar, Vocabulary
 
 MEMORY = 128 * 2**20  # bytes that a trial may take
 CPU = 1  # seconds, rounded up
+PATIENCE = 120.0  # seconds for a trial, its process's start included, of one that neither works nor ends
 STACK = 2**22  # bytes; half of what threads of the engine have
 REMEMBERED = 4096  # grammars that need no trial any more
 STEPS = 32  # tokens of a sentence that are tried
@@ -84,7 +86,7 @@ class TriedCompiler:
         assert process.stdin is not None and process.stdout is not None
         try:
             _write(process.stdin, order)
-            fault = _read(process.stdout)
+            fault = _read(process.stdout) if _answers(process.stdout) else None
         except BrokenPipeError:
             fault = None
         if fault is None:
@@ -162,6 +164,13 @@ def _any_token(constraint: Constraint, chance: random.Random) -> int:
     words = constraint.allowed(frozenset(), ending=False)
     ids = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
     return int(ids[chance.randrange(len(ids))])
+
+
+def _answers(stream: IO[bytes]) -> bool:
+    """Whether there is something to read, or its end, within PATIENCE."""
+    poll = select.poll()  # unlike `select`, for files of any number
+    poll.register(stream, select.POLLIN)
+    return bool(poll.poll(PATIENCE * 1000))
 
 
 def _address_space() -> int:

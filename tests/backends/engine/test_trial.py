@@ -100,7 +100,19 @@ def test_one_that_is_killed_is_no_fault_of_the_next_grammar(compiler: TriedCompi
     assert compiler._process is not None
     os.kill(compiler._process.pid, signal.SIGKILL)
     os.waitid(os.P_PID, compiler._process.pid, os.WEXITED | os.WNOWAIT)
-    compiler.compile(Grammar("regex", "a"))
+    compiler.compile(Grammar("regex", "a kill"))
+
+
+def test_one_that_stands_still_is_given_up(compiler: TriedCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody else's grammar waits behind it."""
+    compiler.compile(Grammar("regex", "a stop"))
+    assert compiler._process is not None
+    os.kill(compiler._process.pid, signal.SIGSTOP)
+    with monkeypatch.context() as impatient:
+        impatient.setattr(trial, "PATIENCE", 0.2)
+        with pytest.raises(GrammarError):
+            compiler.compile(Grammar("regex", "another"))
+    compiler.compile(Grammar("regex", "a third"))
 
 
 def test_a_step_that_is_slow_every_time_counts_and_one_that_is_not_does_not(
