@@ -6,8 +6,7 @@ SDK's.
 """
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from random import getrandbits
 
 from opentelemetry.context import Context, attach, detach
@@ -72,30 +71,22 @@ class Tracer:
         return _Span(self._processor, self._resource, self._scope, name, own,
                      parent if parent.is_valid else None, kind, attributes or {}, at or time.time_ns())  # fmt: skip
 
-    @contextmanager
-    def current(
-        self,
-        name: str,
-        *,
-        context: Context | None = None,
-        kind: SpanKind = SpanKind.INTERNAL,
-        attributes: Attributes | None = None,
-    ) -> Iterator[Span]:
-        """As `start`; it is the current span inside the block, and ends with it."""
-        span = self.start(name, context=context, kind=kind, attributes=attributes)
-        with made_current(span):
-            yield span
 
-
-@contextmanager
-def made_current(span: Span) -> Iterator[None]:
+class Current:
     """The span is the current one inside the block, and ends with it."""
-    token = attach(set_span_in_context(span))
-    try:
-        yield
-    finally:
-        detach(token)
-        span.end()
+
+    __slots__ = ("_span", "_token")
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def __enter__(self) -> Span:
+        self._token = attach(set_span_in_context(self._span))
+        return self._span
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: object) -> None:
+        detach(self._token)
+        self._span.end()
 
 
 class _Resource(Resource):

@@ -48,7 +48,7 @@ from gateway.config import Telemetry
 from gateway.conventions import PROVIDER
 from gateway.errors import ApiError
 from gateway.ledger import ABORTED, ANSWERED, RUNNING, Entry, Stage
-from gateway.spans import Attributes, Tracer, made_current
+from gateway.spans import Attributes, Current, Tracer
 from gateway.tiers import Replica
 
 MAX_QUEUE = 4096  # spans waiting for the collector; the oldest are dropped beyond
@@ -117,7 +117,7 @@ class Traces:
         outside = _stages.set(stages)
         try:
             span = self._outermost(method, route, self._propagator.extract(_traceparent(headers), Context()))
-            with made_current(span), _marking(span):
+            with Current(span), _marking(span):
                 yield RequestSpan(span)
         finally:
             _stages.reset(outside)
@@ -134,13 +134,8 @@ class Traces:
         """A stage of the request; `attributes` get the prefix `headrace.`."""
         if self._tracer is None:  # then a stage costs its two readings of the clock
             return _Timed(name)
-        return self._traced(self._tracer, name, attributes)
-
-    @contextmanager
-    def _traced(self, tracer: Tracer, name: str, attributes: Mapping[str, AttributeValue]) -> Iterator[Span]:
         told = {f"headrace.{key}": value for key, value in attributes.items()}
-        with tracer.current(name, attributes=told) as span, _marking(span), _Timed(name):
-            yield span
+        return _Traced(name, self._tracer.start(name, attributes=told))
 
     def attempt(self, entry: Entry, replica: Replica, generation: Generation) -> AsyncGenerator[Delta, None]:
         """What the replica streams, in a span of its own with the outcome of `entry`; the trace context goes along.
@@ -302,13 +297,17 @@ def _marking(span: Span) -> Iterator[None]:
     """Mark the span with what is raised, by code or type: a message may hold what the client has sent."""
     try:
         yield
-    except (GeneratorExit, asyncio.CancelledError):
-        raise  # whoever asked is gone; nothing has failed
     except BaseException as error:
-        known = error.code if isinstance(error, BackendError | ApiError) else None
-        span.set_attribute("error.type", known or type(error).__name__)
-        span.set_status(StatusCode.ERROR)
+        _mark(span, error)
         raise
+
+
+def _mark(span: Span, error: BaseException) -> None:
+    if isinstance(error, GeneratorExit | asyncio.CancelledError):
+        return  # whoever asked is gone; nothing has failed
+    known = error.code if isinstance(error, BackendError | ApiError) else None
+    span.set_attribute("error.type", known or type(error).__name__)
+    span.set_status(StatusCode.ERROR)
 
 
 class _Timed:
@@ -326,6 +325,22 @@ class _Timed:
     def __exit__(self, *_: object) -> None:
         if (stages := _stages.get()) is not None:
             stages.append(Stage(self._name, self._started, time.time()))
+
+
+class _Traced(Current):
+    """A stage in a span of its own, marked with what is raised, and entered into the ledger."""
+
+    __slots__ = ("_timed",)
+
+    def __init__(self, name: str, span: Span) -> None:
+        super().__init__(span)
+        self._timed = _Timed(name)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: object) -> None:
+        if error is not None:
+            _mark(self._span, error)
+        super().__exit__(kind, error, at)
+        self._timed.__exit__()
 
 
 def _in_trace(generation: Generation, span: Span) -> Generation:

@@ -25,7 +25,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from gateway.spans import MAX_ATTRIBUTE_LENGTH, Attributes, Tracer
+from gateway.spans import MAX_ATTRIBUTE_LENGTH, Attributes, Current, Tracer
 
 RESOURCE = Resource.create({"service.name": "headrace"})
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -92,9 +92,9 @@ def test_what_is_sent_is_what_the_sdk_would_send(exporter: InMemorySpanExporter)
 
 def test_the_current_span_is_the_parent(exporter: InMemorySpanExporter) -> None:
     ours = tracer(exporter)
-    with ours.current("outer") as outer:
+    with Current(ours.start("outer")) as outer:
         assert get_current_span() is outer
-        with ours.current("inner"):
+        with Current(ours.start("inner")):
             pass
     assert not get_current_span().get_span_context().is_valid
     inner, outermost = exporter.get_finished_spans()
