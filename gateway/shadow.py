@@ -69,7 +69,7 @@ class ShadowSampler:
         draw: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`weights`: what each tier runs, as calibrations know it; `draw`: from 0 to 1."""
+        """`weights`: what each replica runs, as calibrations know it; `draw`: from 0 to 1."""
         self._settings = settings
         self._tiers = tuple(tiers)
         self._weights = weights
@@ -152,23 +152,25 @@ class ShadowSampler:
     async def _recording(self, offer: _Offer) -> Recording:
         """Raises BackendError."""
         watched = sampling_of(offer.request, self._default_max_tokens, (), True)
-        small = await self._answer(offer, offer.small, offer.prompt, watched)
+        small, replica = await self._answer(offer, offer.small, offer.prompt, watched)
         plain = msgspec.structs.replace(watched, signals=False)
-        large = await self._answer(offer, offer.large, offer.prompt, plain)
+        large, _ = await self._answer(offer, offer.large, offer.prompt, plain)
         asked = question(_words(offer.prompt), text_of(small), WANTED + text_of(large))
-        verdict = await self._answer(offer, offer.large, asked, VERDICT)
+        verdict, _ = await self._answer(offer, offer.large, asked, VERDICT)
         return recorded(
             small,
             sample=self._digest(offer),
             set=SET,
             tier=offer.small.name,
-            ran=self._weights[offer.small.name],
+            ran=self._weights[replica],
             assessment=offer.assessment,
             good=text_of(verdict) == "yes",
         )
 
-    async def _answer(self, offer: _Offer, tier: Tier, prompt: Prompt, sampling: Sampling) -> list[Delta]:
-        """Entered into the books as it is used."""
+    async def _answer(
+        self, offer: _Offer, tier: Tier, prompt: Prompt, sampling: Sampling
+    ) -> tuple[list[Delta], str]:
+        """The answer, entered into the books, and who gave it."""
         replica = tier.pick({})
         if replica is None:
             raise Unavailable(f"no replica of {tier.name} answers", "no_replica")
@@ -188,7 +190,7 @@ class ShadowSampler:
         usage = answer[-1].usage
         assert usage is not None
         self._metrics.used(tier.name, usage, cost(tier.price, usage))
-        return answer
+        return answer, replica.name
 
     def _digest(self, offer: _Offer) -> str:
         """Of the prompt; keyed, so that nobody can find it out by trying. What is asked again is told apart."""
@@ -212,7 +214,7 @@ def open_shadow(
     """None where the configuration wants none. Raises OSError."""
     if config.shadow_sampling is None:
         return None
-    weights = {tier.name: weights_of(tier)[0] for tier in config.tiers}
+    weights = {f"{tier.name}/{n}": ran for tier in config.tiers for n, ran in enumerate(weights_of(tier))}
     return ShadowSampler(
         config.shadow_sampling,
         tiers,

@@ -26,7 +26,8 @@ def confine() -> None:
     ):
         resource.setrlimit(what, (most, most))
     # A namespace with no interface but its own loopback. Where users may make none, the file keeps the network.
-    ctypes.CDLL(None).unshare(NEW_USER | NEW_NETWORK)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).unshare(NEW_USER | NEW_NETWORK)
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # does not bind root
 
 

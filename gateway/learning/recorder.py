@@ -42,9 +42,19 @@ class Errand:
     tell: Tell = lambda sample, tier, text: None
 
 
+def ran_by(tier: Tier) -> Weights:
+    """What all replicas of the tier run. Raises ValueError where they differ, as calibrations are of one model."""
+    first, *others = weights_of(tier)
+    if any(other != first for other in others):
+        raise ValueError(
+            f"{tier.name}: its replicas run different weights; calibrate them as tiers of their own"
+        )
+    return first
+
+
 def todo(errand: Errand, tier: Tier, book: Book) -> list[Sample]:
-    """What the tier has not answered yet, in the order of the sample."""
-    ran = weights_of(tier)[0]
+    """What the tier has not answered yet, in the order of the sample. Raises ValueError as `ran_by`."""
+    ran = ran_by(tier)
     return [s for s in errand.samples if (s.digest, tier.name, ran.model, ran.format) not in book]
 
 
@@ -55,7 +65,7 @@ def missing(errand: Errand, book: Book) -> int:
 
 def present(config: Config, recordings: Sequence[Recording]) -> list[Recording]:
     """Those of what the tiers run now."""
-    runs = {(tier.name, weights_of(tier)[0]) for tier in config.tiers}
+    runs = {(tier.name, weights) for tier in config.tiers for weights in weights_of(tier)}
     return [each for each in recordings if (each.tier, Weights(each.model, each.weights)) in runs]
 
 
@@ -72,7 +82,7 @@ async def record(
             continue
         others = [errand.judge] if any(isinstance(sample.checker, Judge) for sample in rest) else []
         async with _running(errand, {tier.name, *others}) as backends:
-            clerk = _Clerk(errand, tier.name, backends, weights_of(tier)[0], assess)
+            clerk = _Clerk(errand, tier.name, backends, ran_by(tier), assess)
             await _side_by_side(rest, errand.parallel, clerk, book, progress)
 
 

@@ -76,7 +76,7 @@ class Rig:
         ]
         self.sampler = ShadowSampler(
             ShadowSampling(share=0.5, recordings=str(self.file), **settings), tiers,
-            {name: Weights(f"model of {name}", "float32") for name in ("small", "large")},
+            {f"{name}/0": Weights(f"model of {name}", "float32") for name in ("small", "large")},
             b"secret", self.metrics, default_max_tokens=50, draw=lambda: draw, clock=lambda: self.now,
         )  # fmt: skip
 

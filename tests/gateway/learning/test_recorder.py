@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from classifier import Assessment
 from gateway.config import Config, Engine, Price, Tier
@@ -61,3 +62,15 @@ async def test_a_judge_says_yes_or_no_and_what_is_too_long_is_named(config: Conf
         with pytest.raises(ValueError, match=r"^small: .*2\d\d\d tokens"):
             await record(errand, book, lambda text: QA, lambda: None)
         assert [type(each.good) for each in book.recordings] == [bool]
+
+
+def test_a_tier_is_one_model(config: Config, tmp_path: Path) -> None:
+    [engine] = config.tiers[0].engines
+    mixed = Tier(name="mixed", engines=(engine, structs.replace(engine, quantization="int8")))
+    sample = Sample(prompt="p", checker=Regex("x"))
+    errand = Errand(config=Config(tiers=(mixed,)), samples=[sample], tiers=("mixed",), judge="mixed")
+    with (
+        Book(tmp_path / "r.jsonl") as book,
+        pytest.raises(ValueError, match="mixed: its replicas run different"),
+    ):
+        missing(errand, book)
