@@ -110,6 +110,7 @@ class Dispatcher:
             raise _no_traces()
         deadline = asyncio.get_running_loop().time() + first.timeout
         outlooks = [await self._scout.look(request) for request in requests]
+        self._provision.check_scores(requests, outlooks)
         outlooks = list(self._provision.affordable(requests, outlooks))
         reserved = self._provision.worst(requests, outlooks)
         with self._traces.span("headrace.reserve", tokens=reserved.tokens):

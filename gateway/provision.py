@@ -6,13 +6,16 @@ from dataclasses import replace
 
 from gateway.books import Billing
 from gateway.chain import Link, reach, worst
-from gateway.errors import too_expensive
+from gateway.errors import ApiError, too_expensive
 from gateway.judges import Judges
 from gateway.limits import NOTHING, Amount
 from gateway.outlook import Outlook
 from gateway.prices import NANO, billionths, most
 from gateway.request import Request
 from gateway.routing import TierSignals, fits
+
+# Log-probabilities that one call may ask for. Until it is told each takes about 200 bytes here and 100 in the engine.
+MAX_SCORES = 2**21
 
 
 class Provision:
@@ -21,6 +24,25 @@ class Provision:
         self._default_max_tokens = default_max_tokens
         self._judges = judges
         self._whole = billing == "attempts"
+
+    def check_scores(self, requests: Sequence[Request], outlooks: Sequence[Outlook]) -> None:
+        """Raises ApiError 400 for a call whose answers could come with more log-probabilities than memory is for."""
+        asked = sum(
+            max(self._scores(request, tier) for tier in outlook.signals)
+            for request, outlook in zip(requests, outlooks, strict=True)
+        )
+        if asked > MAX_SCORES:
+            reason = (
+                f"up to {asked} log-probabilities with alternatives in one call are more than {MAX_SCORES}"
+            )
+            raise ApiError(400, f"logprobs: {reason}", code="invalid_value", param="logprobs")
+
+    def _scores(self, request: Request, tier: TierSignals) -> int:
+        if request.logprobs is None or not fits(tier, request.max_tokens):
+            return 0
+        amount = self._amount(request, tier)
+        told = amount.output + (amount.input if request.prompt_logprobs else 0)
+        return told * (1 + request.logprobs)
 
     def affordable(self, requests: Sequence[Request], outlooks: Sequence[Outlook]) -> Sequence[Outlook]:
         """Without the tiers where the call could cost more than its tenant allows. Raises ApiError 400."""

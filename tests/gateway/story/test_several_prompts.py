@@ -160,6 +160,32 @@ async def test_a_prompt_that_cannot_run_is_named_and_takes_nothing(
     assert limits.reserved == []
 
 
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        ({"logprobs": 4}, (10 + 10) * 5),
+        ({"logprobs": 0, "prompt_logprobs": True}, 10 + 4 + 10 + 10),
+        ({"logprobs": 4, "prompt_logprobs": True, "n": 2}, (20 + 4 + 20 + 10) * 5),
+        ({}, 0),
+    ],
+)
+async def test_log_probabilities_of_a_call_are_no_more_than_memory_is_for(
+    make: Make, limits: WatchedLimits, backend: Make, tier_of: Make, monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any], asked: int,
+) -> None:  # fmt: skip
+    """They are all kept until the last prompt's are there."""
+    dispatcher = make(tier_of("7b", backend("7b/0")))
+    work = requests(*texts("easy", "a hard one"), **options)
+    monkeypatch.setattr("gateway.provision.MAX_SCORES", asked - 1 if asked else 0)
+    if asked:
+        with pytest.raises(ApiError, match=f"{asked} log-probabilities") as refused:
+            await dispatcher.run_all(work)
+        assert (refused.value.status, refused.value.param, limits.reserved) == (400, "logprobs", [])
+        monkeypatch.setattr("gateway.provision.MAX_SCORES", asked)
+    for answer in await dispatcher.run_all(work):
+        await answer.deltas.aclose()
+
+
 async def test_the_whole_call_costs_no_more_than_the_tenant_allows(
     make: Make, backend: Make, tier_of: Make
 ) -> None:
