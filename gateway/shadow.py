@@ -25,7 +25,7 @@ from backends.prompt import Prompt
 from classifier import Assessment
 from gateway.config import Config, ShadowSampling
 from gateway.judges import Weights
-from gateway.learning.grading import VERDICT, question, recorded, text_of
+from gateway.learning.grading import VERDICT, question, recorded, says_yes, text_of
 from gateway.learning.recordings import Recording
 from gateway.live import Salts
 from gateway.metrics import Metrics
@@ -164,7 +164,7 @@ class ShadowSampler:
             tier=offer.small.name,
             ran=self._weights[replica],
             assessment=offer.assessment,
-            good=text_of(verdict) == "yes",
+            good=says_yes(verdict),
         )
 
     async def _answer(

@@ -1,5 +1,6 @@
 """An answer, its grade, and what is kept of the two."""
 
+import json
 from collections.abc import Sequence
 
 from backends.backend import Delta, Sampling
@@ -9,16 +10,33 @@ from classifier import Assessment
 from gateway.judges import Weights
 from gateway.learning.recordings import DIGITS, Recording
 
-VERDICT = Sampling(max_tokens=4, temperature=0.0, grammar=Grammar(kind="regex", source="yes|no"))
+# An object, since there are servers that hold an answer to nothing else.
+SCHEMA = {
+    "type": "object",
+    "properties": {"good": {"type": "boolean"}},
+    "required": ["good"],
+    "additionalProperties": False,
+}
+VERDICT = Sampling(
+    max_tokens=32, temperature=0.0, grammar=Grammar(kind="json_schema", source=json.dumps(SCHEMA))
+)
 
 
 def question(asked: str, answer: str, wanted: str) -> Prompt:
-    """What a model is asked about another's answer; with `VERDICT` it says yes or no."""
+    """What a model is asked about another's answer, with `VERDICT`; `says_yes` reads what it says."""
     content = (
         f"{asked}\n\n--- An answer to this ---\n{answer}\n\n--- What is wanted ---\n{wanted}\n\n"
-        "Is the answer right and as it is wanted? Say yes or no."
+        'Is the answer right and as it is wanted? Say {"good": true} or {"good": false}.'
     )
     return Prompt(messages=(ChatMessage(role="user", content=content),))
+
+
+def says_yes(deltas: Sequence[Delta]) -> bool:
+    """No also where it says nothing of the kind."""
+    try:
+        return bool(json.loads(text_of(deltas)) == {"good": True})
+    except ValueError:
+        return False
 
 
 def text_of(deltas: Sequence[Delta]) -> str:

@@ -16,7 +16,7 @@ from gateway.engines import Engines, engine_models
 from gateway.fleet import Fleet
 from gateway.judges import Weights
 from gateway.learning.checkers import Ask, Judge, good
-from gateway.learning.grading import VERDICT, question, recorded, text_of
+from gateway.learning.grading import VERDICT, question, recorded, says_yes, text_of
 from gateway.learning.recordings import Book, Recording
 from gateway.learning.samples import Sample
 from gateway.metrics import Metrics
@@ -139,7 +139,7 @@ class _Clerk:
     def _asking(self, sample: Sample) -> Ask:
         async def ask(wanted: str, answer: str) -> bool:
             prompt = question(sample.words, answer, wanted)
-            return text_of(await self._answer(self._errand.judge, prompt, VERDICT)) == "yes"
+            return says_yes(await self._answer(self._errand.judge, prompt, VERDICT))
 
         return ask
 

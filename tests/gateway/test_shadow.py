@@ -34,7 +34,7 @@ class Model:
 
     name: str
     words: str = "hello"
-    verdict: str = "yes"
+    verdict: str = '{"good": true}'
     busy: int = 0
     available: bool = True
     tokenizer: None = None
@@ -116,7 +116,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shadow, "LOOK_AGAIN", 0.01)
 
 
-@pytest.mark.parametrize(("verdict", "good"), [("yes", True), ("no", False)])
+@pytest.mark.parametrize(
+    ("verdict", "good"), [('{"good": true}', True), ('{"good": false}', False), ("{", False)]
+)
 async def test_an_answer_is_graded_against_the_dearest_tiers(
     tmp_path: Path, verdict: str, good: bool
 ) -> None:
