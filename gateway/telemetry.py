@@ -48,6 +48,7 @@ from gateway.config import Telemetry
 from gateway.conventions import PROVIDER
 from gateway.errors import ApiError
 from gateway.ledger import ABORTED, ANSWERED, RUNNING, Entry, Stage
+from gateway.span_encoding import speed_up_export
 from gateway.spans import Attributes, Current, Tracer
 from gateway.tiers import Replica
 
@@ -74,6 +75,7 @@ class Traces:
             self._export(config, config.otlp_endpoint)
 
     def _export(self, config: Telemetry, endpoint: str) -> None:
+        speed_up_export()
         self._exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces", timeout=EXPORT_TIMEOUT)
         self._processor = BatchSpanProcessor(
             self._exporter,
