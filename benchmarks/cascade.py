@@ -32,9 +32,11 @@ from gateway.learning.strategies import (
     THRESHOLDS,
     Answered,
     always,
+    best_mix,
     best_possible,
     both,
     cascade,
+    cascades,
     measured,
     mixed,
     router,
@@ -107,8 +109,8 @@ def _strategies(held: Outcomes, ended: Outcomes, share: float) -> dict[str, Answ
     pairs = [(weight, threshold) for weight in weights(held)[::3] for threshold in THRESHOLDS[::2]]
     return {
         "prompt router": unseen(held, router, weights(held), share),
-        "cascade": unseen(held, cascade, THRESHOLDS, share),
-        "cascade, judged at the end": unseen(ended, cascade, THRESHOLDS, share),
+        "cascade": unseen(held, cascade, cascades(held), share),
+        "cascade, judged at the end": unseen(ended, cascade, cascades(ended), share),
         "router + cascade": unseen(held, both, pairs, share),
     }
 
@@ -130,10 +132,10 @@ def _print_curve(name: str, held: Outcomes, ended: Outcomes) -> None:
 def _print_line(what: str, of: Outcomes, answered: Answered) -> None:
     found = measured(of, answered)
     bounds = bootstrap(lambda counts: {"q": measured(of, answered, counts).quality}, of.samples)["q"]
-    chance = mixed(of, found.share)
+    chance, best = mixed(of, found.share), best_mix(of, found.share)
     print(
         f"    {what:28} cost {found.share:6.1%}  good {found.quality:6.1%} ({bounds[0]:.1%} to {bounds[1]:.1%})"
-        f"  chance at this cost {chance:6.1%}"
+        f"  by chance at this cost {chance:6.1%}, among all tiers {best:6.1%}"
     )
 
 
@@ -159,7 +161,12 @@ def _at_half(name: str, held: Outcomes, answered: Answered) -> list[Row]:
             unit="good answers",
             ratio=found["ratio"],
             interval=bounds["ratio"],
-            details={"cost": f"{ours.share:.1%}", "tasks": len(held), "tiers": " ".join(held.tiers)},
+            details={
+                "cost": f"{ours.share:.1%}",
+                "tasks": len(held),
+                "tiers": " ".join(held.tiers),
+                "best mix of any two tiers": f"{best_mix(held, ours.share):.1%}",
+            },
         ),
         Row(
             case=f"oracle gap closed: {name}",

@@ -14,13 +14,16 @@ def rules(recordings: Iterable[Recording]) -> tuple[Rule, ...]:
 
 
 def calibrate(recordings: Sequence[Recording], known: Calibrations | None = None) -> Calibrations:
-    """One calibration for each model and weight format of the recordings; of `known`, those of other models stay."""
+    """One calibration for each model and weight format of the recordings that has enough answers for some rule; of
+    `known`, those of other models stay."""
     found: dict[tuple[str, str], Calibration] = {}
     if known is not None:
         found = {(each.model, each.weights): each for each in known.models}
     for model, weights in sorted({(each.model, each.weights) for each in recordings}):
         own = [each for each in recordings if (each.model, each.weights) == (model, weights)]
-        found[model, weights] = Calibration(model=model, weights=weights, rules=rules(_one_tier(own)))
+        found.pop((model, weights), None)
+        if fitted := rules(_one_tier(own)):
+            found[model, weights] = Calibration(model=model, weights=weights, rules=fitted)
     return Calibrations(models=tuple(found.values()))
 
 

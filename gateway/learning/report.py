@@ -10,7 +10,7 @@ from gateway.learning.recordings import Recording
 from gateway.learning.strategies import Answered, always, best_possible, cascade, measured
 
 HOLD_TOKENS = 32
-THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+THRESHOLDS = (0.2, 0.35, 0.5, 0.65, 0.8)
 
 
 def report(recordings: Sequence[Recording], tiers: Sequence[Tier], found: Calibrations) -> list[str]:
@@ -54,19 +54,21 @@ def _set(
     if not len(held) or not held.cost[:, -1].sum():
         yield "nothing to compare: no common samples, or no prices"
         return
-    yield f"{'':24} {'cost':>6} {'good':>6}    (cost: of that of {names[-1]} alone)"
+    yield f"{'':32} {'cost':>6} {'good':>6}    (cost: of that of {names[-1]} alone)"
     for number, tier in enumerate(names):
         yield _line(f"always {tier}", held, always(held, number))
-    for threshold in THRESHOLDS:
-        yield _line(f"hold, threshold {threshold}", held, cascade(held, threshold))
-    for threshold in THRESHOLDS:
-        yield _line(f"end, threshold {threshold}", ended, cascade(ended, threshold))
+    for start, tier in enumerate(names[:-1]):
+        for when, of in (("hold", held), ("end", ended)):
+            for threshold in THRESHOLDS:
+                yield _line(
+                    f"from {tier}, {when}, threshold {threshold}", of, cascade(of, (start, threshold))
+                )
     yield _line("oracle", held, best_possible(held, 1.0))
 
 
 def _line(what: str, of: Outcomes, answered: Answered) -> str:
     found = measured(of, answered)
-    return f"{what:24} {found.share:6.1%} {found.quality:6.1%}"
+    return f"{what:32} {found.share:6.1%} {found.quality:6.1%}"
 
 
 def _of(recordings: Sequence[Recording], tier: str) -> list[Recording]:

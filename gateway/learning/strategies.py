@@ -55,8 +55,10 @@ Setting = Any
 Strategy = Callable[[Outcomes, Setting], Answered]
 
 
-def cascade(outcomes: Outcomes, threshold: float) -> Answered:
-    return climbed(outcomes, np.zeros(len(outcomes), np.intp), threshold)
+def cascade(outcomes: Outcomes, setting: tuple[int, float]) -> Answered:
+    """Every request begins on one tier: the setting is that tier and the threshold."""
+    start, threshold = setting
+    return climbed(outcomes, np.full(len(outcomes), start, np.intp), threshold)
 
 
 def router(outcomes: Outcomes, weight: float) -> Answered:
@@ -67,6 +69,11 @@ def both(outcomes: Outcomes, setting: tuple[float, float]) -> Answered:
     """The router says where to begin, confidence whether to stay there."""
     weight, threshold = setting
     return climbed(outcomes, chosen(outcomes.expected, outcomes.cost, weight), threshold)
+
+
+def cascades(outcomes: Outcomes) -> list[tuple[int, float]]:
+    """The settings of `cascade`."""
+    return [(start, threshold) for start in range(len(outcomes.tiers)) for threshold in THRESHOLDS]
 
 
 def weights(outcomes: Outcomes) -> Sequence[float]:
@@ -123,6 +130,19 @@ def mixed(outcomes: Outcomes, share: float, counts: Floats | None = None) -> flo
         return large.quality
     dear = min(max((share - small.share) / (large.share - small.share), 0.0), 1.0)
     return small.quality + dear * (large.quality - small.quality)
+
+
+def best_mix(outcomes: Outcomes, share: float) -> float:
+    """Quality at this share of the cost when chance sends each request to one of the two tiers that suit it best."""
+    points = [measured(outcomes, always(outcomes, tier)) for tier in range(len(outcomes.tiers))]
+    reached = [point.quality for point in points if point.share <= share] or [points[0].quality]
+    between = (
+        one.quality + (share - one.share) / (other.share - one.share) * (other.quality - one.quality)
+        for one in points
+        for other in points
+        if one.share <= share < other.share
+    )
+    return max(*reached, *between, 0.0)
 
 
 def best_possible(outcomes: Outcomes, share: float) -> Answered:

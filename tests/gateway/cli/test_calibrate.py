@@ -47,7 +47,10 @@ def test_what_is_recorded_is_fitted(
 ) -> None:
     assert run(config, tmp_path) == 0
     out = capsys.readouterr().out
-    assert "made: 300 samples answered by small and large" in out and "always large             100.0%" in out
+    assert (
+        "made: 300 samples answered by small and large" in out
+        and "always large                     100.0%" in out
+    )
     assert f"calibration: {tmp_path / 'out.json'}" in out
     found = load(tmp_path / "out.json")
     assert {each.weights for each in found.models} == {"float32", "bfloat16"}

@@ -26,6 +26,14 @@ def test_what_is_known_of_other_models_stays(two_tiers: list[Any], made: Any) ->
     assert after.of("model of small", "float32") != before.of("model of small", "float32")
 
 
+def test_too_few_answers_make_none(made: Any) -> None:
+    few = made.tier("small", 20, 0.0, 3.0)
+    assert calibrate(few).models == ()
+    assert (
+        calibrate(few, calibrate(made.tier("small", 200, 0.0, 3.0))).models == ()
+    )  # what was known is older
+
+
 def test_one_model_in_several_tiers_counts_once(made: Any) -> None:
     one = made.tier("small", 200, 0.0, 3.0)
     again = [made.recording(n, "other", r.good, list(r.logprobs), model=r.model) for n, r in enumerate(one)]
@@ -41,4 +49,4 @@ def test_the_report_says_what_it_is_worth(two_tiers: list[Any], made: Any) -> No
     text = "\n".join(report(recordings, tiers, calibrate(recordings)))
     assert "tiny         no rule: too few good or bad answers" in text
     assert "made: 300 samples answered by small and large" in text
-    assert "always large             100.0%" in text and "end, threshold 0.5" in text
+    assert "always large                     100.0%" in text and "from small, end, threshold 0.5" in text

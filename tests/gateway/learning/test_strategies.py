@@ -10,9 +10,11 @@ from gateway.learning.outcomes import FOLDS, Outcomes, Verdicts, fold, outcomes,
 from gateway.learning.strategies import (
     THRESHOLDS,
     always,
+    best_mix,
     best_possible,
     both,
     cascade,
+    cascades,
     measured,
     mixed,
     router,
@@ -46,8 +48,9 @@ def four() -> Outcomes:
 def test_by_hand(four: Outcomes) -> None:
     small, large = (measured(four, always(four, tier)) for tier in (0, 1))
     assert (small.share, small.quality) == (0.1, 0.5) and (large.share, large.quality) == (1.0, 0.75)
-    climbed = cascade(four, 0.5)  # b and c go up
+    climbed = cascade(four, (0, 0.5))  # b and c go up
     assert climbed.cost.tolist() == [1.0, 10.5, 10.5, 1.0] and climbed.good.tolist() == [1.0, 1.0, 1.0, 0.0]
+    assert cascade(four, (1, 0.5)).cost.tolist() == [10.0] * 4  # who begins above stays there
     sent = router(four, 0.03)  # 0.4 more for 9 is worth it
     assert sent.cost.tolist() == [1.0, 10.0, 10.0, 1.0]
     begun = both(four, (0.03, 0.95))  # the first and the last begin below and climb
@@ -56,13 +59,25 @@ def test_by_hand(four: Outcomes) -> None:
 
 def test_who_is_not_judged_is_kept(four: Outcomes) -> None:
     four.confidence[:, 0] = np.nan
-    assert cascade(four, 1.0).cost.tolist() == [1.0] * 4
+    assert cascade(four, (0, 1.0)).cost.tolist() == [1.0] * 4
 
 
 def test_chance_is_the_line_between_the_ends(four: Outcomes) -> None:
     assert mixed(four, 0.1) == 0.5 and mixed(four, 1.0) == 0.75
     assert mixed(four, 0.55) == pytest.approx(0.625) and mixed(four, 5.0) == 0.75
     assert mixed(four, 0.55, np.array([0.0, 0.0, 1.0, 0.0])) == pytest.approx(0.5)
+
+
+def test_the_best_mix_knows_all_tiers() -> None:
+    """A middle tier that is nearly as good as the large one: half of the cost buys most of it."""
+    zeros = np.zeros((2, 3))
+    three = Outcomes(
+        tiers=("small", "middle", "large"), samples=("a", "b"), good=np.array([[0.0, 1.0, 1.0], [0.0, 0.6, 1.0]]),
+        expected=zeros, confidence=zeros, held=zeros, cost=np.array([[0.0, 4.0, 10.0]] * 2), folds=np.array([0, 1]),
+    )  # fmt: skip
+    assert best_mix(three, 0.4) == pytest.approx(0.8) and mixed(three, 0.4) == pytest.approx(0.4)
+    assert best_mix(three, 0.2) == pytest.approx(0.4) and best_mix(three, 0.7) == pytest.approx(0.9)
+    assert best_mix(three, 1.5) == 1.0 and best_mix(three, 0.0) == 0.0
 
 
 def test_the_oracle_pays_only_for_what_it_gains(four: Outcomes) -> None:
@@ -80,7 +95,7 @@ def test_on_tiers_whose_confidence_tells(
     """Beside chance a cascade keeps more at half of the cost, and not more than is possible."""
     found = outcomes(two_tiers, PRICES, verdicts, terms(when, 16))
     assert len(found) == 300 and set(found.folds.tolist()) == set(range(FOLDS))
-    answered = unseen(found, cascade, THRESHOLDS, 0.5)
+    answered = unseen(found, cascade, cascades(found), 0.5)
     kept = measured(found, answered)
     assert 0.25 < kept.share < 0.6
     assert mixed(found, kept.share) + 0.05 < kept.quality
