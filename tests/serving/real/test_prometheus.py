@@ -6,14 +6,19 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
 import yaml
+
+from backends.fingerprint import fingerprint
+from classifier import Task
+from classifier.calibration import Calibration, Calibrations, save
+from classifier.confidence import FEATURES, Rule
 
 pytestmark = [pytest.mark.slow, pytest.mark.models, pytest.mark.timeout(600)]
 
@@ -22,6 +27,44 @@ DASHBOARDS = sorted((DEPLOY / "grafana").glob("*.json"))
 # What Grafana would put in: the choice of everything, and a window of several scrapes.
 CHOICES = {"$job": ".+", "$instance": ".+", "$__rate_interval": "1m", "$__range": "5m"}
 SECONDS_OF_LOAD = 12
+CONFIG = """
+server: {{port: 0, drain_timeout: 5}}
+state: {{folder: state}}
+calibration: calibration.json
+tiers:
+  - name: 7b
+    price: {{input: 0.1, cached: 0.01, output: 0.1}}
+    engines: [{{model: {model}, dtype: float32, kv_tokens: 4096, speculation: {{method: ngram}}}}]
+  - name: 70b
+    price: {{input: 1.5, cached: 0.15, output: 1.5}}
+    engines: [{{model: {model}, dtype: float32, kv_tokens: 4096, speculation: {{method: ngram}}}}]
+anonymous: {{name: anonymous, policy: {{floor: 0.0}}, cascade: {{hold_tokens: 8}}}}
+shadow_policies: {{strict: {{floor: 1.0}}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def serving(
+    tmp_path_factory: pytest.TempPathFactory, smollm2_folder: Path, start_serving: Callable[..., Any]
+) -> Iterator[Any]:
+    """A gateway that does all that there are panels for: judges, escalates, drafts."""
+    folder = tmp_path_factory.mktemp("watched")
+    rules = tuple(doubting(task, after) for task in get_args(Task) for after in (8, None))
+    calibration = Calibration(model=fingerprint(smollm2_folder), weights="float32", rules=rules)
+    save(folder / "calibration.json", Calibrations(models=(calibration,)))
+    (folder / "headrace.yaml").write_text(CONFIG.format(model=smollm2_folder))
+    running = start_serving("--config", str(folder / "headrace.yaml"))
+    yield running
+    assert running.stop(within=60) == 0
+
+
+def doubting(task: Task, after: int | None) -> Rule:
+    """P(good) = 0.12 of whatever is said."""
+    zeros, ones = (0.0,) * len(FEATURES), (1.0,) * len(FEATURES)
+    return Rule(
+        task=task, after=after, mean=zeros, scale=ones, weights=zeros, bias=-2.0, auc=0.8,
+        calibration_error=0.0, answers=100, good=12,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -70,13 +113,9 @@ def load(url: str) -> None:
             while time.monotonic() < ends:
                 turn += 1
                 model = ("auto", "7b", "70b", "nobody")[(number + turn) % 4]
-                said = [
-                    {
-                        "role": "user",
-                        "content": f"Tell me of rivers and mills, {'again ' * (turn % 5)}please.",
-                    }
-                ]
-                body = {"model": model, "messages": said, "max_tokens": 12}
+                quoted = "the mill turns the wheel, and the wheel turns the stone. " * (2 + turn % 5)
+                said = [{"role": "user", "content": f"Repeat this to the end: {quoted}"}]
+                body = {"model": model, "messages": said, "max_tokens": 24, "temperature": 0}
                 client.post("/v1/chat/completions", json=body, headers={"x-session-id": "new"})
 
     with ThreadPoolExecutor(4) as pool:
