@@ -8,6 +8,7 @@ and the dearest. No strategy is measured on a task that its rules, weights or th
 
 import argparse
 import asyncio
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -217,13 +218,10 @@ def _live(config: Config, known: Sequence[Recording], tasks: dict[str, Sample]) 
     asked = [tasks[each.sample] for each in again]
     if not asked:
         return []
-    path = RECORDINGS.with_suffix(".again")
-    path.unlink(missing_ok=True)
-    try:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "again.jsonl"
         _record(config, asked, path)
         fresh = {(each.sample, each.tier): each.good for each in recordings.load(path)}
-    finally:
-        path.unlink(missing_ok=True)
     pairs = [
         (each.good, fresh[each.sample, each.tier]) for each in known if (each.sample, each.tier) in fresh
     ]
