@@ -131,6 +131,7 @@ class Bench:
 
 
 def _details(before: Load, after: Load, task: str) -> dict[str, Any]:
+    drafts = after.drafts - before.drafts
     drafted = after.drafted_tokens - before.drafted_tokens
     accepted = after.accepted_tokens - before.accepted_tokens
     gates = {
@@ -141,10 +142,9 @@ def _details(before: Load, after: Load, task: str) -> dict[str, Any]:
     return {
         "accepted": round(accepted / drafted, 3) if drafted else None,
         "usual": USUAL[task],
-        "drafted tokens per step": round(drafted / (after.steps - before.steps), 2),
-        "tokens per step": round(
-            (after.generation_tokens - before.generation_tokens) / (after.steps - before.steps), 2
-        ),
+        "drafts": drafts,
+        "tokens per draft": round(drafted / drafts, 2) if drafts else None,
+        "said per draft": round(1 + accepted / drafts, 2) if drafts else None,
         **gates,
     }
 
