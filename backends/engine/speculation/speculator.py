@@ -41,6 +41,7 @@ class Speculator:
         self._most = min(config.max_tokens, cache.block_size)
         self._gates: defaultdict[Key, Gate] = defaultdict(lambda: Gate(self._most))
         self._costs = {drafter.method: StepCosts() for drafter in drafters}
+        self._asked: list[Sequence] = []  # those that may have a draft
         self._wishes: list[tuple[Drafter, list[Wish]]] = []  # for the next step
         self._authors: dict[int, Key] = {}  # of the drafts of the next step, by the sequence's number
         self._since_plain: Counter[int] = Counter()  # steps, by their rows
@@ -50,20 +51,28 @@ class Speculator:
 
     def prepare(self, running: Several[Sequence], *, idle: bool) -> None:
         """See for whom of those that are to get their next token something is to be drafted. `idle`: nobody waits."""
+        self._withdraw()
         if not self._drafters:
             return
         decoding = [sequence for sequence in running if not sequence.in_prompt]
         self._crowded = len(decoding) > self._config.max_sequences
         due = self._config.gated and self._since_plain[len(decoding)] >= STALE
-        self._authors.clear()
-        for sequence in decoding:
-            sequence.expect([])
         asked = [] if self._crowded or due else [sequence for sequence in decoding if sequence.draftable]
         self._wishes = [(drafter, self._wanted(drafter, asked)) for drafter in self._drafters]
+        self._asked = asked
+        for sequence in asked:
+            sequence.expect([])  # so that one that drafts token by token does so in its grammar
         idle = idle and len(decoding) == len(running)
         for drafter, wishes in self._wishes:
             with self._surviving(drafter):
                 drafter.prepare(wishes, self._cache, idle=idle)
+
+    def _withdraw(self) -> None:
+        """What is left of the last drafts, of sequences that were not run, or stand aside by now."""
+        for sequence in self._asked:
+            sequence.expect([])
+        self._asked = []
+        self._authors.clear()
 
     @contextmanager
     def _surviving(self, drafter: Drafter) -> Iterator[None]:

@@ -9,7 +9,7 @@ from backends.engine.speculation.speculator import STALE
 from backends.wire import Speculation
 
 if TYPE_CHECKING:
-    from tests.backends.engine.conftest import FakeDrafter, Rig
+    from tests.backends.engine.conftest import Answer, FakeDrafter, Rig
 
 Make = Callable[..., "Rig"]
 MakeDrafter = Callable[..., "FakeDrafter"]
@@ -96,3 +96,28 @@ def test_without_drafters_nothing_is_told(rig: Make) -> None:
     made.ask(PROMPT, 10)
     load = made.engine.load()
     assert (load.drafts, load.accepted_by_position, load.gates) == (0, (), ())
+
+
+def test_a_draft_lasts_for_one_step(rig: Make, drafter: MakeDrafter, expected: Callable[..., Answer]) -> None:
+    """Those that are preempted, paused or cut short in between have none later that nobody has just made."""
+    made = rig(
+        drafters=(drafter(),), block_size=1, kv_blocks=60, token_budget=7, interactive_sequences=2,
+        tenant_share=0.2, max_sequences=5,
+    )  # fmt: skip
+    asked = []
+    for turn in range(24):
+        traffic = "batch" if turn % 3 else "interactive"
+        prompt = [turn % 5, 1, 2]
+        asked.append(
+            (prompt, turn % 4, made.submit(prompt, 20, seed=turn % 4, traffic=traffic, tenant=f"{turn % 2}"))
+        )
+        for _ in range(turn % 3):
+            made.step()
+            running = made.engine._scheduler.running
+            made.engine._speculator._withdraw()
+            assert not any(sequence.draft.tokens for sequence in [*running, *made.engine._scheduler.waiting])
+    made.run()
+    for prompt, seed, answer in asked:
+        assert answer.ids == expected(prompt, 20, seed=seed).ids
+    load = made.engine.load()
+    assert load.preemptions > 0 and load.drafts > 20
