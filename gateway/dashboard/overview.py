@@ -170,6 +170,7 @@ def _replica(replica: Replica, whole: Whole, counted: Totals) -> ReplicaState:
         kv_used=used,
         hit_share=hits,
         restarts=None if restarts is None else round(restarts),
+        gates=() if load is None else load.gates,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from backends.wire import GateState
 from gateway.config import Price
 from gateway.dashboard.history import Series
 
@@ -31,6 +32,7 @@ class ReplicaState(_Part, frozen=True):
     kv_used: float | None  # share of its KV blocks in use by sequences, 0 to 1
     hit_share: float | None  # of the prompt tokens looked up in its prefix cache, since its start
     restarts: int | None
+    gates: tuple[GateState, ...] = ()  # of its speculation, for each kind of task that it has seen
 
 
 class TierState(_Part, frozen=True):

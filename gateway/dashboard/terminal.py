@@ -78,6 +78,8 @@ def _replica(replica: ReplicaState) -> Line:
         line += [("  KV ", SOFT), (f"{full:░<{METER_WIDTH}}", BAD if replica.kv_used > 0.9 else "")]
     if replica.hit_share is not None:
         line += [("  hits ", SOFT), (_percent(replica.hit_share), "")]
+    if drafted := [f"{gate.task} {gate.tokens}" for gate in replica.gates if gate.tokens]:
+        line += [("  drafts ", SOFT), (", ".join(drafted), "")]
     if replica.restarts:
         line.append((f"  {replica.restarts} restarts", BAD))
     return line

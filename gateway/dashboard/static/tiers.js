@@ -1,10 +1,14 @@
 // One card for each tier, and in it a line for each replica.
 
 import { el } from "./dom.js";
-import { count, money, NOTHING, percent, seconds } from "./words.js";
+import { count, counted, money, NOTHING, percent, seconds } from "./words.js";
 
 const CONDITIONS = {
   up: "up", busy: "full", starting: "starting again", resting: "left alone after failures", down: "down",
+};
+
+const WHY_NOT = {
+  probing: "finding out", pays: "finding out", unprofitable: "they do not pay", crowded: "too many at once",
 };
 
 export function drawTiers(place, tiers) {
@@ -36,6 +40,7 @@ function replica(one) {
       el("b", {}, one.name), el("span", { class: "soft model" }, one.model),
       el("span", { class: calm ? "state" : "state trouble" }, CONDITIONS[one.condition])),
     el("p", { class: "soft small" }, detail(one)),
+    ...drafting(one.gates),
     one.kv_used === null ? null : meter(`KV cache of ${one.name} in use`, one.kv_used));
 }
 
@@ -46,6 +51,17 @@ function detail(one) {
   if (one.kv_used !== null) parts.push(`KV ${percent(one.kv_used)}`);
   if (one.restarts) parts.push(`${count(one.restarts)} restarts`);
   return parts.join(" · ") || NOTHING;
+}
+
+// What its speculation has found out: for which kinds of task drafts pay.
+export function drafting(gates) {
+  if (!gates.length) return [];
+  const open = gates.filter((gate) => gate.tokens).map((gate) =>
+    `${gate.task} ${counted(gate.tokens, "token")} at a time, ${percent(gate.acceptance)} accepted, ` +
+    `${gate.gain.toFixed(1)} times as fast (${gate.method})`);
+  const closed = gates.filter((gate) => !gate.tokens).map((gate) => `${gate.task} (${WHY_NOT[gate.reason]})`);
+  const lines = [["Drafts for", open], ["No drafts for", closed]].filter(([, kinds]) => kinds.length);
+  return lines.map(([words, kinds]) => el("p", { class: "soft small" }, `${words} ${kinds.join("; ")}`));
 }
 
 // A bar that says its share. `limit` words go beside it, not into it.

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from backends.backend import Usage
-from backends.wire import Load
+from backends.wire import GateState, Load
 from gateway.config import Budget, Limits, Price, Tenant
 from gateway.dashboard.overview import SHOWN_TENANTS, Overview
 from gateway.dashboard.state import State
@@ -114,12 +114,14 @@ async def test_requests_and_failures(seen: Seen) -> None:
 
 
 async def test_an_engine_s_own_words(seen: Seen) -> None:
-    fields: dict[str, Any] = dict.fromkeys(Load.__struct_fields__[2:-1], 0)
-    fields |= {"engine": "7b/0", "incarnation": "a", "finished": {}}
+    gates = (GateState(method="ngram", task="code", tokens=4, acceptance=0.6, gain=1.4, reason="pays"),)
+    fields: dict[str, Any] = {field.name: 0 for field in msgspec.structs.fields(Load) if field.required}
+    fields |= {"engine": "7b/0", "incarnation": "a", "finished": {}, "gates": gates}
     fields |= {"waiting": 3, "blocks_total": 100, "blocks_free": 20, "blocks_cached": 30}
     seen.watch.load(Load(**fields | {"prefix_queries": 50, "prefix_hits": 40}))
     engine = (await seen.state()).tiers[0].replicas[0]
     assert (engine.waiting, engine.kv_used, engine.hit_share) == (3, 0.5, 0.8)
+    assert engine.gates == gates
 
 
 @pytest.mark.parametrize(

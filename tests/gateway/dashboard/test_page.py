@@ -238,6 +238,32 @@ def test_a_screen_reader_finds_its_way(page: Page, page_url: str) -> None:
     assert [e.get_attribute("role") for e in page.all("#health, #tried")] == ["status", "status"]
 
 
+DRAFTING = """
+const [gates, done] = arguments;
+import("/dashboard/tiers.js").then(({ drafting }) => done(drafting(gates).map((line) => line.textContent)));
+"""
+
+
+def test_what_speculation_has_found_out_is_told_in_words(page: Page) -> None:
+    gates = [
+        {"method": "ngram", "task": "code", "tokens": 4, "acceptance": 0.62, "gain": 1.43, "reason": "pays"},
+        {
+            "method": "ngram",
+            "task": "chat",
+            "tokens": 0,
+            "acceptance": 0.1,
+            "gain": 0.9,
+            "reason": "unprofitable",
+        },
+        {"method": "ngram", "task": "qa", "tokens": 0, "acceptance": 0.5, "gain": 1.0, "reason": "probing"},
+    ]
+    assert page.driver.execute_async_script(DRAFTING, gates) == [
+        "Drafts for code 4 tokens at a time, 62% accepted, 1.4 times as fast (ngram)",
+        "No drafts for chat (they do not pay); qa (finding out)",
+    ]
+    assert page.driver.execute_async_script(DRAFTING, []) == []
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 def test_nothing_points_nowhere_and_all_that_scrolls_can_be_scrolled_by_keyboard(
     page: Page, page_url: str, width: int

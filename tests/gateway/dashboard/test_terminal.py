@@ -5,16 +5,22 @@ from typing import Any
 
 import pytest
 
+from backends.wire import GateState
 from gateway.config import Price
 from gateway.dashboard.history import Series
 from gateway.dashboard.state import Brief, ReplicaState, RouteState, State, TenantState, TierState
 from gateway.dashboard.terminal import SPARK_WIDTH, render, sparks
 
+GATES = (
+    GateState(method="ngram", task="code", tokens=4, acceptance=0.6, gain=1.4, reason="pays"),
+    GateState(method="ngram", task="chat", tokens=0, acceptance=0.1, gain=0.9, reason="unprofitable"),
+)
+
 
 def state(**changes: Any) -> State:
     replica = ReplicaState(
         name="7b/0", model="smollm2", kind="engine", condition="up", in_flight=2, waiting=1, kv_used=0.5,
-        hit_share=0.25, restarts=3,
+        hit_share=0.25, restarts=3, gates=GATES,
     )  # fmt: skip
     tier = TierState(
         name="7b", ready=True, price=Price(), context_length=100, answers=3, prompt_tokens=40, cached_tokens=10,
@@ -44,7 +50,7 @@ def test_everything_is_there() -> None:
     for told in (
         "Headrace 1.2, up 1 h 1 min", "All tiers answer.", "2 running", "1 failures", "saved 75% (0.0025 spent)",
         "prompt cached 25%", "7b             100%   120 ms   1.50 s    12.5", "7b/0", "1 waiting", "KV █████░░░░░",
-        "hits 25%", "3 restarts", "5 of 60", "2 of 4", "12%", "200 engine_died 7b: p=0.81 >= 0.70",
+        "hits 25%", "drafts code 4  3 restarts", "5 of 60", "2 of 4", "12%", "200 engine_died 7b: p=0.81 >= 0.70",
     ):  # fmt: skip
         assert told in text, told
 
