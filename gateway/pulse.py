@@ -15,6 +15,7 @@ T = TypeVar("T")
 
 TICK = 0.008  # seconds; a stall of this process is one tick, however long, so that it is no silence of the server
 SUSPICIOUS, SILENT = 2, 6  # ticks without a word from the server: it is asked, it is given up
+AGAIN = 0.2  # seconds after which one that was given up is asked again, so that it is found back without a request
 
 
 class Pulse:
@@ -24,7 +25,9 @@ class Pulse:
         """`ping`: the smallest question, on a connection of its own; `awake` is told of each answer to it."""
         self._ping = ping
         self._awake = awake
-        self._pinging: asyncio.Task[object] | None = None
+        self._pinging: asyncio.Future[object] | None = None
+        self._given_up = False
+        self._again: asyncio.TimerHandle | None = None
         self.words = 0  # how often the server has said anything
 
     async def heard(self, question: Coroutine[Any, Any, T], silence: Exception) -> T:
@@ -39,11 +42,29 @@ class Pulse:
             self._pinging = asyncio.ensure_future(self._ping())
             self._pinging.add_done_callback(self._felt)
 
+    def give_up(self) -> None:
+        """It was silent for too long: it is asked until it answers."""
+        self._given_up = True
+        self.feel()
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._given_up = False
+        if self._again is not None:
+            self._again.cancel()
+        if self._pinging is not None:
+            self._pinging.cancel()
+
     def _felt(self, pinging: asyncio.Future[object]) -> None:
         self._pinging = None
-        if not pinging.cancelled() and pinging.exception() is None:
+        if pinging.cancelled():
+            return
+        if pinging.exception() is None:
+            self._given_up = False
             self.words += 1
             self._awake()
+        elif self._given_up:
+            self._again = pinging.get_loop().call_later(AGAIN, self.feel)
 
 
 class _Wait:
@@ -65,6 +86,7 @@ class _Wait:
         self._quiet = self._quiet + 1 if self._words == self._pulse.words else 0
         self._words = self._pulse.words
         if self._quiet >= SILENT:
+            self._pulse.give_up()
             return self._strike(self._silence)
         if self._quiet >= SUSPICIOUS:
             self._pulse.feel()

@@ -51,6 +51,8 @@ class Stores:
 
     async def close(self) -> None:
         """All of them, whatever becomes of one."""
+        if self.pulse is not None:
+            self.pulse.close()
         async with AsyncExitStack() as stack:
             for store in (self.limits, self.sessions, self.documents):
                 stack.push_async_callback(store.close)

@@ -7,7 +7,7 @@ import pytest
 
 from backends.breaker import Breaker
 from gateway.guard import Guard
-from gateway.pulse import SILENT, TICK, Pulse
+from gateway.pulse import AGAIN, SILENT, TICK, Pulse
 
 
 class Down(Exception):
@@ -101,6 +101,29 @@ async def test_a_late_answer_to_a_ping_ends_the_rest(server: Server) -> None:
     server.busy = 0.0
     await asyncio.sleep(server.away)
     assert await server.ask() == "answer"
+
+
+async def test_one_that_was_given_up_is_found_back_without_a_request(server: Server) -> None:
+    server.busy, server.fault = 60.0, OSError("refused")
+    with pytest.raises(Down, match="silent"):
+        await server.ask()
+    assert server.breaker.open
+    server.fault = None
+    async with asyncio.timeout(10):
+        while server.breaker.open:
+            await asyncio.sleep(TICK)
+    assert server.asked == 1
+
+
+async def test_nobody_asks_once_it_is_closed(server: Server) -> None:
+    server.busy, server.fault = 60.0, OSError("refused")
+    with pytest.raises(Down, match="silent"):
+        await server.ask()
+    server.pulse.close()
+    server.pulse.close()
+    pings = server.pings
+    await asyncio.sleep(2 * AGAIN)
+    assert server.pings == pings
 
 
 async def test_a_stall_of_this_process_is_no_silence_of_the_server(server: Server) -> None:
