@@ -93,7 +93,11 @@ def run(options: argparse.Namespace) -> int:
     found = calibrate(recordings, known)
     calibration.save(options.out, found)
     print("\n".join(report(recordings, config.tiers, found)))
-    print(f"\n{options.out} is written; a gateway judges by it with `calibration: {options.out}`.")
+    judging = any(rule.judges for each in found.models for rule in each.rules)
+    use = (
+        f"a gateway judges by it with `calibration: {options.out}`" if judging else "no rule of it judges yet"
+    )
+    print(f"\n{options.out} is written; {use}.")
     return 0
 
 

@@ -57,6 +57,19 @@ def test_what_is_recorded_is_fitted(
     assert any(rule.judges for each in found.models for rule in each.rules)
 
 
+def test_too_few_answers_judge_nothing(
+    config: Path, tmp_path: Path, made: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = fingerprint(tmp_path / "model")
+    with Book(tmp_path / "r.jsonl") as book:
+        for each in made.tier("small", 20, 0.0, 3.0, model=model):
+            book.add(each)
+    assert run(config, tmp_path) == 0
+    out = capsys.readouterr().out
+    assert "small        no rule: too few good or bad answers of any task (20 answers)" in out
+    assert "out.json is written; no rule of it judges yet." in out
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
