@@ -24,6 +24,7 @@ MAX_DRAFT = 16  # tokens
 
 FinishReason = Literal["stop", "length", "abort", "deadline", "error"]
 Traffic = Literal["interactive", "batch"]
+Quantization = Literal["none", "auto", "int8", "int4"]
 DraftMethod = Literal["ngram", "draft"]  # looked up in prompt and answer, or said by a smaller model
 GateReason = Literal["probing", "pays", "unprofitable", "crowded"]
 
@@ -286,6 +287,9 @@ class Speculation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     method: Literal["off", "ngram", "draft", "both"] = "off"
     draft: str | None = None  # the model that drafts, as EngineConfig.model, with the same vocabulary
+    draft_quantization: Quantization | None = (
+        None  # of its weights; None: as those of the model that verifies
+    )
     max_tokens: int = 8  # of a draft, 1 to MAX_DRAFT; none is longer than a block
     max_sequences: int = 8  # that get tokens in a step; beside more nothing is drafted
     gated: bool = True  # only as far as it is measured to pay; False: always, to measure what that does
@@ -307,7 +311,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     events: str  # PUB
     vocabulary: str  # file with a `Vocabulary`
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    quantization: Literal["none", "auto", "int8", "int4"] = "none"  # of the weights, on CPUs only
+    quantization: Quantization = "none"  # of the weights, on CPUs only
     device: str = "cpu"
     block_size: int = 16
     kv_blocks: int = 512

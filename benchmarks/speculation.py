@@ -26,7 +26,7 @@ from backends.engine.runner import load_runner
 from backends.engine.speculation.drafters import drafters_for
 from backends.prompt import ChatMessage, Prompt
 from backends.tokenizer import Tokenizer
-from backends.wire import EngineConfig, Load, Sampling, Speculation, Submit
+from backends.wire import EngineConfig, Load, Quantization, Sampling, Speculation, Submit
 from benchmarks.report import Report, Row, arguments, machine, paired, publish
 
 TARGET = "qwen2.5-coder-1.5b-instruct"
@@ -90,12 +90,15 @@ class Bench:
 
     def __init__(self, options: argparse.Namespace) -> None:
         folder = resolve(options.target)
-        draft = str(resolve(options.draft)) if options.method in ("draft", "both") else None
+        speculation = Speculation(method=options.method)
+        if options.method in ("draft", "both"):
+            draft, quantization = str(resolve(options.draft)), options.draft_quantization
+            speculation = Speculation(method=options.method, draft=draft, draft_quantization=quantization)
         self.tokens = options.tokens
         self._tokenizer = Tokenizer(folder)
         self._config = EngineConfig(
             name="bench", model=str(folder), address="", events="", vocabulary="", kv_blocks=256, cores=2,
-            quantization=options.quantization, speculation=Speculation(method=options.method, draft=draft),
+            quantization=options.quantization, speculation=speculation,
         )  # fmt: skip
         self._vocabulary = self._tokenizer.vocabulary()
         self._loaded = load_runner(self._config, len(self._vocabulary))
@@ -152,7 +155,9 @@ def _details(before: Load, after: Load, task: str) -> dict[str, Any]:
 def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--target", default=TARGET, help="the model that answers")
-    parser.add_argument("--quantization", choices=("none", "int8"), default="int8", help="of its weights")
+    formats = get_args(Quantization)
+    parser.add_argument("--quantization", choices=formats, default="int8", help="of its weights")
+    parser.add_argument("--draft-quantization", choices=formats, help="of those of the smaller model")
     methods = get_args(Speculation.__annotations__["method"])
     parser.add_argument("--method", choices=methods, default="both", help="how tokens are drafted")
     parser.add_argument("--draft", default=DRAFT, help="the smaller model")

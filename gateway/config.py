@@ -113,6 +113,8 @@ class Speculation(_Section, frozen=True):
     # ngram: looked up in prompt and answer; draft: said by a smaller model; both: by that where nothing is found
     method: Literal["off", "ngram", "draft", "both"] = "off"
     draft: Text | None = None  # the smaller model, as `model`; it has to have the same vocabulary
+    # of its weights; None: as the engine's
+    draft_quantization: Literal["none", "auto", "int8", "int4"] | None = None
     max_tokens: Annotated[int, Meta(ge=1, le=16)] = 8  # of a draft
     max_sequences: Count = 8  # that get tokens in a step; beside more nothing is drafted
 

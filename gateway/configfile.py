@@ -199,6 +199,8 @@ def _speculation(config: Config) -> Iterator[_Fault]:
                     (*path, "draft"),
                     f"is not asked with method {asked.method}; draft and both have a model",
                 )
+            if asked.draft_quantization is not None and asked.draft is None:
+                yield (*path, "draft_quantization"), "needs `draft` beside it"
 
 
 def _tenants(config: Config) -> Iterator[_Fault]:

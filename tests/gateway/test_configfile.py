@@ -190,8 +190,11 @@ MISTAKES = [
     ),
     (
         "a draft without its model",
-        TIER + "        speculation: {method: both}",
-        ["5: tiers[0].engines[0].speculation: method both needs `draft`, the model that drafts"],
+        TIER + "        speculation: {method: both, draft_quantization: int4}",
+        [
+            "5: tiers[0].engines[0].speculation: method both needs `draft`, the model that drafts",
+            "5: tiers[0].engines[0].speculation.draft_quantization: needs `draft` beside it",
+        ],
     ),
     (
         "a model that is not asked",

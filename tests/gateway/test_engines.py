@@ -34,9 +34,9 @@ def test_an_engine_gets_what_the_configuration_says() -> None:
 def test_a_model_that_drafts_is_found_where_the_others_are(tmp_path: Path) -> None:
     (tmp_path / "small").mkdir()
     (tmp_path / "small" / "config.json").write_text("{}")
-    drafting = Speculation(method="both", draft=str(tmp_path / "small"))
+    drafting = Speculation(method="both", draft=str(tmp_path / "small"), draft_quantization="int4")
     made = engine_config("7b/0", Engine(model="m", speculation=drafting), Path("m"), "/run/0")
-    assert made.speculation.draft == str(tmp_path / "small")
+    assert (made.speculation.draft, made.speculation.draft_quantization) == (str(tmp_path / "small"), "int4")
     config = Config(tiers=(Tier(name="7b", engines=(Engine(model="m", speculation=drafting),)),))
     assert config.models == ["m", str(tmp_path / "small")]
 

@@ -29,10 +29,16 @@ def _ngram() -> NgramDrafter:
 
 
 def _model(config: EngineConfig, vocab_size: int) -> ModelDrafter:
-    draft = config.speculation.draft
+    asked, draft = config.speculation, config.speculation.draft
     if draft is None:
-        raise ValueError(f"speculation.draft: method {config.speculation.method} needs a model")
-    smaller = msgspec.structs.replace(config, name=f"{config.name} draft", model=draft, max_model_len=None)
+        raise ValueError(f"speculation.draft: method {asked.method} needs a model")
+    smaller = msgspec.structs.replace(
+        config,
+        name=f"{config.name} draft",
+        model=draft,
+        max_model_len=None,
+        quantization=asked.draft_quantization or config.quantization,
+    )
     runner, _, size, length = load_runner(smaller, vocab_size)
     if size != vocab_size:
         raise ValueError(f"speculation.draft: {draft} has {size} tokens, the model {vocab_size}")
