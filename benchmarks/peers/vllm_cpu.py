@@ -3,6 +3,7 @@
 import os
 from typing import Any
 
+from backends.instructions import auto_dtype
 from benchmarks.peers.serving import KV_TOKENS, LENGTH, MOST, Subject, Task, serve
 
 
@@ -12,7 +13,7 @@ class Vllm:
 
         self._engine: Any = LLM(
             model=task.model,
-            dtype="bfloat16",
+            dtype=auto_dtype("cpu"),
             max_model_len=LENGTH,
             max_num_seqs=MOST,
             enable_prefix_caching=False,
