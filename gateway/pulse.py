@@ -21,10 +21,17 @@ AGAIN = 0.2  # seconds after which one that was given up is asked again, so that
 class Pulse:
     """One server's, shared by all who ask it."""
 
-    def __init__(self, ping: Callable[[], Awaitable[object]], awake: Callable[[], None]) -> None:
-        """`ping`: the smallest question, on a connection of its own; `awake` is told of each answer to it."""
+    def __init__(
+        self,
+        ping: Callable[[], Awaitable[object]],
+        awake: Callable[[], None],
+        hang_up: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        """`ping`: the smallest question, on a connection of its own, since a new one takes several answers to make;
+        `awake` is told of each answer to it; `hang_up`: closes the connection."""
         self._ping = ping
         self._awake = awake
+        self._hang_up = hang_up
         self._pinging: asyncio.Future[object] | None = None
         self._given_up = False
         self._again: asyncio.TimerHandle | None = None
@@ -47,13 +54,15 @@ class Pulse:
         self._given_up = True
         self.feel()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Idempotent."""
         self._given_up = False
         if self._again is not None:
             self._again.cancel()
         if self._pinging is not None:
             self._pinging.cancel()
+        if self._hang_up is not None:
+            await self._hang_up()
 
     def _felt(self, pinging: asyncio.Future[object]) -> None:
         self._pinging = None

@@ -51,9 +51,9 @@ class Stores:
 
     async def close(self) -> None:
         """All of them, whatever becomes of one."""
-        if self.pulse is not None:
-            self.pulse.close()
         async with AsyncExitStack() as stack:
+            if self.pulse is not None:
+                stack.push_async_callback(self.pulse.close)
             for store in (self.limits, self.sessions, self.documents):
                 stack.push_async_callback(store.close)
 
@@ -77,12 +77,12 @@ def _files(folder: Path, retention: Retention) -> Stores:
 
 def _in_redis(url: str, retention: Retention) -> Stores:
     """One server: what one of them finds of it holds for all, so that a request waits for it but once."""
-    short = connect(url, LIMITS_TIMEOUT)
+    heart = connect(url, LIMITS_TIMEOUT)
     breaker = Breaker(failures=FAILURES, pause=PAUSE)
-    pulse = Pulse(short.ping, breaker.alive)
+    pulse = Pulse(heart.ping, breaker.alive, heart.aclose)
     guard = Guard(breaker, pulse)
     return Stores(
-        limits=GuardedLimits(RedisLimits(short), guard),
+        limits=GuardedLimits(RedisLimits(connect(url, LIMITS_TIMEOUT)), guard),
         sessions=GuardedSessions(RedisSessions(connect(url, SESSIONS_TIMEOUT), retention), guard),
         documents=GuardedDocuments(RedisDocuments(connect(url, SESSIONS_TIMEOUT), retention), guard),
         pulse=pulse,

@@ -30,9 +30,15 @@ ADDED = 0.06  # seconds that a request may wait in vain
 GENEROUS = Limits(requests_per_minute=10**9)
 
 
-def stores_in(server: "RedisServer") -> Stores:
-    """As the gateway opens them."""
-    return open_stores(State(redis=server.url), always(60.0))
+async def stores_in(server: "RedisServer") -> Stores:
+    """As the gateway opens them, with a connection for pings."""
+    stores = open_stores(State(redis=server.url), always(60.0))
+    assert stores.pulse is not None
+    async with asyncio.timeout(10):
+        while not stores.pulse.words:
+            stores.greet()
+            await asyncio.sleep(0.01)
+    return stores
 
 
 async def soon(attempt: Callable[[], Awaitable[object]], *expected: type[Exception]) -> float:
@@ -55,7 +61,8 @@ def reserving(limits: LimitStore, allowed: Limits) -> Callable[[], Awaitable[Res
 async def test_a_frozen_redis_costs_a_moment_then_nothing_and_is_back_at_once(
     mortal_redis: "RedisServer",
 ) -> None:
-    limits = stores_in(mortal_redis).limits
+    stores = await stores_in(mortal_redis)
+    limits = stores.limits
     reserve = reserving(limits, GENEROUS)
     await soon(reserve, LimitStoreUnavailable)
     mortal_redis.freeze()
@@ -64,12 +71,12 @@ async def test_a_frozen_redis_costs_a_moment_then_nothing_and_is_back_at_once(
     assert sorted(waits)[10] < LIMITS_TIMEOUT / 2  # the breaker: most did not even ask
     mortal_redis.thaw()
     assert await soon(reserve, LimitStoreUnavailable) < 1.0 + SLACK
-    await limits.close()
+    await stores.close()
 
 
 async def test_a_request_waits_but_once_for_a_frozen_redis(mortal_redis: "RedisServer") -> None:
     """Each of its questions used to find out for itself, those of sessions for half a second each."""
-    stores = stores_in(mortal_redis)
+    stores = await stores_in(mortal_redis)
     held = await stores.limits.reserve("acme", GENEROUS, "held", NOTHING)
     session = await stores.sessions.create("acme")
     mortal_redis.freeze()
@@ -89,23 +96,15 @@ async def test_a_request_waits_but_once_for_a_frozen_redis(mortal_redis: "RedisS
     await stores.close()
 
 
-async def test_a_greeting_connects_before_anybody_asks(redis: "RedisServer") -> None:
-    stores = stores_in(redis)
-    assert stores.pulse is not None
-    stores.greet()
-    async with asyncio.timeout(10):
-        while not stores.pulse.words:
-            await asyncio.sleep(0.01)
-    await stores.close()
-
-
 async def test_a_long_answer_is_no_silence(redis: "RedisServer") -> None:
     """Megabytes take longer than a frozen server is waited for."""
-    stores = stores_in(redis)
-    session = await stores.sessions.create("acme")
     turns = tuple(Turn("user", "x" * 1_000_000) for _ in range(8))
-    for version, turn in enumerate(turns):
-        await stores.sessions.append("acme", session.id, (turn,), version)
+    writer = RedisSessions(connect(redis.url, PATIENT), always(60.0))
+    session = await writer.create("acme")
+    await writer.append("acme", session.id, turns, 0)
+    await writer.close()
+    stores = await stores_in(redis)
+    await soon(lambda: stores.sessions.get("acme", session.id), SessionStoreUnavailable)
     assert (await stores.sessions.get("acme", session.id)).turns == turns
     await stores.close()
 
@@ -143,7 +142,7 @@ async def test_reservations_stuck_in_a_frozen_redis_take_no_place_when_it_thaws(
 async def test_a_killed_redis_is_reported_and_found_again_after_its_restart(
     mortal_redis: "RedisServer",
 ) -> None:
-    stores = stores_in(mortal_redis)
+    stores = await stores_in(mortal_redis)
     limits, sessions = stores.limits, stores.sessions
     await soon(reserving(limits, GENEROUS), LimitStoreUnavailable)
     mortal_redis.kill()
@@ -159,7 +158,7 @@ async def test_a_killed_redis_is_reported_and_found_again_after_its_restart(
 
 
 async def test_a_frozen_redis_never_looks_like_an_empty_history(mortal_redis: "RedisServer") -> None:
-    stores = stores_in(mortal_redis)
+    stores = await stores_in(mortal_redis)
     sessions = stores.sessions
     session = await sessions.create("acme")
     mortal_redis.freeze()

@@ -119,8 +119,8 @@ async def test_nobody_asks_once_it_is_closed(server: Server) -> None:
     server.busy, server.fault = 60.0, OSError("refused")
     with pytest.raises(Down, match="silent"):
         await server.ask()
-    server.pulse.close()
-    server.pulse.close()
+    await server.pulse.close()
+    await server.pulse.close()
     pings = server.pings
     await asyncio.sleep(2 * AGAIN)
     assert server.pings == pings
