@@ -5,6 +5,7 @@ The stub says 20 words to each, spread over a minute. Ends with status 1 where a
 
 import asyncio
 import os
+import re
 import resource
 import sys
 import time
@@ -31,6 +32,7 @@ HEAD = (
     f"POST {PATH} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
     "authorization: Bearer {key}\r\ncontent-length: {length}\r\n\r\n"
 )
+CODE = re.compile(rb'"code":"(\w+)"')
 FINE, END = (
     b"HTTP/1.1 200",
     b"0\r\n\r\n",
@@ -65,7 +67,8 @@ class Stream(asyncio.Protocol):
         self._head = self._head or data[: len(FINE)]
         self._tail = (self._tail + data)[-len(END) :]
         if self._head != FINE:
-            self._end(f"answered {data[9:12].decode()}")
+            code = CODE.search(data)
+            self._end(f"answered {data[9:12].decode()} {'' if code is None else code[1].decode()}")
         elif self._tail == END:
             self._end(None)
 
