@@ -6,6 +6,8 @@ from typing import Any
 from backends.instructions import auto_dtype
 from benchmarks.peers.serving import KV_TOKENS, LENGTH, MOST, Subject, Task, serve
 
+PAGE = 32  # tokens, the least that its attention on CPUs takes
+
 
 class Vllm:
     def __init__(self, task: Task) -> None:
@@ -18,8 +20,8 @@ class Vllm:
             max_num_seqs=MOST,
             enable_prefix_caching=False,
             skip_tokenizer_init=True,
-            block_size=16,
-            num_gpu_blocks_override=KV_TOKENS // 16,
+            block_size=PAGE,
+            num_gpu_blocks_override=KV_TOKENS // PAGE,
         )
 
     def generate(self, prompts: list[list[int]], answer: int) -> int:
