@@ -156,7 +156,7 @@ def test_impossible_schemas_end_their_request_alone(client: OpenAI) -> None:
                 with pytest.raises(openai.BadRequestError) as error:
                     say(client, response_format=named(schema), stream=stream)
                 assert re.search(words, error.value.message)
-                assert error.value.param == "response_format"
+                assert (error.value.param or "").startswith("response_format")
         assert all(other.result().choices[0].message.content for other in others)
     with pytest.raises(openai.BadRequestError) as error:
         say(client, extra_body={"structured_outputs": {"regex": "("}})
