@@ -23,7 +23,7 @@ from backends.tokenizer import Tokenizer, write_vocabulary
 from backends.watchdog import Watchdog
 from backends.wire import EngineConfig, Load, socket_path
 
-READY_TIMEOUT = 120.0  # seconds that an engine has to load its model
+READY_TIMEOUT = 600.0  # seconds that an engine has to load its model: disks may be slow and machines busy
 STOP_TIMEOUT = 2.0  # seconds from SIGTERM to SIGKILL
 FIRST_DELAY, LAST_DELAY = 0.2, 10.0  # seconds before a dead engine is started again, doubling
 LOG_TIMEOUT = 0.5  # seconds to read what a dead engine has left in its pipe
