@@ -4,7 +4,8 @@ Prompts: HumanEval for code, Spec-Bench for the rest, from the folder that HEADR
 with and without, right after each other, at temperature 0, and the tokens per second from the first token on are
 compared. The gate is on, and learns from prompt to prompt as in an engine that serves. The details have the share of
 drafted tokens that were accepted, beside the one usual for a draft model a fraction as large, and in how many answers
-a token came out another way, which may happen where two are all but equally likely.
+a token came out another way. That may happen where two are all but equally likely: the details tell how much likelier
+(the logarithm of it) the first one was there, without speculation.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from backends.engine.runner import load_runner
 from backends.engine.speculation.drafters import drafters_for
 from backends.prompt import ChatMessage, Prompt
 from backends.tokenizer import Tokenizer
-from backends.wire import EngineConfig, Load, Quantization, Sampling, Speculation, Submit
+from backends.wire import EngineConfig, Load, Quantization, Sampling, Score, Speculation, Submit
 from benchmarks.report import Report, Row, arguments, machine, paired, publish
 
 TARGET = "qwen2.5-coder-1.5b-instruct"
@@ -84,6 +85,18 @@ class Rival:
             said += ids
         return said, (len(said) - first) / (time.perf_counter() - started)
 
+    def margin(self, ids: list[int], id: str) -> float:
+        """How much likelier, as a logarithm, the likeliest token after these is than the next."""
+        sampling = Sampling(max_tokens=1, temperature=0.0, logprobs=2)
+        refused = self.engine.submit(b"", Submit(id=id, prompt=ids, sampling=sampling, salt=id.encode()))
+        if refused is not None:
+            raise RuntimeError(refused.message)
+        scores: list[Score] = []
+        while self.engine.has_work:
+            scores += [score for _, output in self.engine.step() for score in output.scores]
+        (_, first), (_, second) = scores[0].top[:2]
+        return first - second
+
 
 class Bench:
     """One model and its memory, for two engines that take turns."""
@@ -118,7 +131,7 @@ class Bench:
         return list(islice((ids for ids in encoded if len(ids) <= LONGEST), count))
 
     def row(self, data: Path, task: str, count: int) -> Row:
-        pairs, changed = [], 0
+        pairs, margins = [], []
         before = self.ours.engine.load()
         for number, prompt in enumerate(self.prompts(data, task, count)):
             rivals = [self.ours, self.peer] if number % 2 else [self.peer, self.ours]
@@ -126,10 +139,13 @@ class Bench:
                 id(each): each.answer(prompt, task, f"{task} {number}", self.tokens) for each in rivals
             }
             (ours, rate), (right, slow) = answers[id(self.ours)], answers[id(self.peer)]
-            changed += ours != right
+            if ours != right:
+                same = len(os.path.commonprefix([ours, right]))
+                margins.append(round(self.peer.margin(prompt + right[:same], f"{task} {number} margin"), 4))
             if len(ours) > 8:
                 pairs.append((rate, slow))
-        details = _details(before, self.ours.engine.load(), task) | {"answers changed": changed}
+        details = _details(before, self.ours.engine.load(), task)
+        details |= {"answers changed": len(margins), "margins there": margins}
         return paired(task, pairs, peer_name="without speculation", unit="tokens/s", details=details)
 
 
