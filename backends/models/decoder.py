@@ -49,42 +49,57 @@ class Decoder:
         `ids` int64 [tokens] lie as `layout` says; their keys and values enter the cache of `kernels`. The
         residual stream is float32 whatever the model's type.
         """
-        eps = self.config.norm_eps
-        update = self._embed(ids)
+        update = embed(self.embedding, ids, self.config)
         residual = torch.zeros(update.shape, dtype=torch.float32, device=update.device)
         for layer, block in enumerate(self.blocks):
-            x = kernels.add_norm(residual, update, block.attention_norm, eps)
-            update = self._attend(layer, block, x, layout, kernels)
-            x = kernels.add_norm(residual, update, block.mlp_norm, eps)
-            update = self._mlp(block, x, kernels)
+            update = through(layer, block, self.config, residual, update, layout, kernels)
         if not len(wanted):
             return self.embedding.new_empty(0, self.vocab_size)
         residual, update = residual.index_select(0, wanted), update.index_select(0, wanted)
-        return self._logits(kernels.add_norm(residual, update, self.norm, eps))
-
-    def _embed(self, ids: torch.Tensor) -> torch.Tensor:
-        embedded, scale = self.embedding.index_select(0, ids), self.config.embedding_scale
-        return embedded if scale == 1 else embedded * torch.tensor(scale, dtype=embedded.dtype)
-
-    def _attend(
-        self, layer: int, block: Block, x: torch.Tensor, layout: Layout, kernels: Kernels
-    ) -> torch.Tensor:
-        eps, qkv = self.config.norm_eps, block.qkv(x)
-        if block.head_norms is not None:
-            kernels.norm_heads(qkv, *block.head_norms, eps)
-        update = block.output(kernels.attention(layer, qkv, layout))
-        return update if block.post_norms is None else kernels.norm(update, block.post_norms[0], eps)
-
-    def _mlp(self, block: Block, x: torch.Tensor, kernels: Kernels) -> torch.Tensor:
-        gate = kernels.gelu_mul if self.config.activation == "gelu" else kernels.silu_mul
-        update = block.down(gate(block.gate_up(x)))
-        if block.post_norms is None:
-            return update
-        return kernels.norm(update, block.post_norms[1], self.config.norm_eps)
+        return self._logits(kernels.add_norm(residual, update, self.norm, self.config.norm_eps))
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
         logits, cap = self.head(x), self.config.logit_cap
         return logits if cap is None else torch.tanh(logits / cap) * cap
+
+
+def embed(embedding: torch.Tensor, ids: torch.Tensor, config: DecoderConfig) -> torch.Tensor:
+    """What the first block gets: [tokens, width] in the type of `embedding` [vocabulary, width]."""
+    embedded, scale = embedding.index_select(0, ids), config.embedding_scale
+    return embedded if scale == 1 else embedded * torch.tensor(scale, dtype=embedded.dtype)
+
+
+def through(
+    layer: int,
+    block: Block,
+    config: DecoderConfig,
+    residual: torch.Tensor,
+    update: torch.Tensor,
+    layout: Layout,
+    kernels: Kernels,
+) -> torch.Tensor:
+    """One block: adds `update` [tokens, width] to the float32 `residual` in place and returns the next update, which
+    is not added yet. `layer`: where the block's keys and values lie in the cache of `kernels`."""
+    x = kernels.add_norm(residual, update, block.attention_norm, config.norm_eps)
+    update = _attend(layer, block, config, x, layout, kernels)
+    x = kernels.add_norm(residual, update, block.mlp_norm, config.norm_eps)
+    return _mlp(block, config, x, kernels)
+
+
+def _attend(
+    layer: int, block: Block, config: DecoderConfig, x: torch.Tensor, layout: Layout, kernels: Kernels
+) -> torch.Tensor:
+    qkv = block.qkv(x)
+    if block.head_norms is not None:
+        kernels.norm_heads(qkv, *block.head_norms, config.norm_eps)
+    update = block.output(kernels.attention(layer, qkv, layout))
+    return update if block.post_norms is None else kernels.norm(update, block.post_norms[0], config.norm_eps)
+
+
+def _mlp(block: Block, config: DecoderConfig, x: torch.Tensor, kernels: Kernels) -> torch.Tensor:
+    gate = kernels.gelu_mul if config.activation == "gelu" else kernels.silu_mul
+    update = block.down(gate(block.gate_up(x)))
+    return update if block.post_norms is None else kernels.norm(update, block.post_norms[1], config.norm_eps)
 
 
 def kernels_of(

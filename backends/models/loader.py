@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
@@ -38,14 +39,14 @@ def load_decoder(
     `quantization`: of the weights of all linear layers, the head too; the embedding stays in `dtype`.
     Raises ValueError naming a tensor that is missing, of the wrong shape, or unknown to this architecture.
     """
-    prefix = _prefix(checkpoint)
+    prefix = prefix_of(checkpoint)
     head_name = _INSIDE.get(prefix, HEAD)
     source = _Source(checkpoint, dtype, device, config.norm_offset, quantization)
     rows = config.vocab_size if vocab_size is None else min(vocab_size, config.vocab_size)
     embedding_name = f"{prefix}embed_tokens.weight"
     shape = config.vocab_size, config.width
     embedding = source.tensor(embedding_name, *shape)
-    blocks = [_block(source, config, f"{prefix}layers.{layer}") for layer in range(config.layers)]
+    blocks = [block_of(source, config, f"{prefix}layers.{layer}") for layer in range(config.layers)]
     norm = source.norm(f"{prefix}norm.weight", config.width)
     head = (
         source.head(embedding_name, shape, rows, embedding)
@@ -59,7 +60,7 @@ def load_decoder(
     return Decoder(config, embedding, blocks, norm, head, rows)
 
 
-def _prefix(checkpoint: Checkpoint) -> str:
+def prefix_of(checkpoint: Checkpoint) -> str:
     """What the names of a checkpoint's tensors begin with."""
     names = checkpoint.names()
     return next((prefix for prefix in _INSIDE if f"{prefix}embed_tokens.weight" in names), "model.")
@@ -150,7 +151,18 @@ class _Source:
             raise ValueError(f"{name}: the checkpoint has it, the architecture does not")
 
 
-def _block(source: _Source, config: DecoderConfig, prefix: str) -> Block:
+class BlockSource(Protocol):
+    """Where the weights of a block come from, by Hugging Face's names of them."""
+
+    def norm(self, name: str, width: int) -> torch.Tensor: ...
+
+    def norms(self, names: Sequence[str], width: int) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+    def fused(self, names: Sequence[str], rows: Sequence[int], columns: int, bias: bool) -> Linear: ...
+
+
+def block_of(source: BlockSource, config: DecoderConfig, prefix: str) -> Block:
+    """The block whose tensors' names begin with `prefix`."""
     width, queries = config.width, config.heads * config.head_dim
     attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
     after_attention = f"{prefix}.post_attention_layernorm"
@@ -168,7 +180,7 @@ def _block(source: _Source, config: DecoderConfig, prefix: str) -> Block:
     )
 
 
-def _qkv(source: _Source, config: DecoderConfig, attention: str) -> Linear:
+def _qkv(source: BlockSource, config: DecoderConfig, attention: str) -> Linear:
     queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
     names, rows = [f"{attention}.{side}_proj" for side in "qkv"], [queries, keys, keys]
     if config.fused_projections:
@@ -176,7 +188,7 @@ def _qkv(source: _Source, config: DecoderConfig, attention: str) -> Linear:
     return source.fused(names, rows, config.width, config.qkv_bias)
 
 
-def _gate_up(source: _Source, config: DecoderConfig, mlp: str) -> Linear:
+def _gate_up(source: BlockSource, config: DecoderConfig, mlp: str) -> Linear:
     names, rows = [f"{mlp}.gate_proj", f"{mlp}.up_proj"], [config.mlp_width] * 2
     if config.fused_projections:
         names, rows = [f"{mlp}.gate_up_proj"], [sum(rows)]
