@@ -80,7 +80,7 @@ class Row:
     choices: list[Choice] = field(default_factory=lambda: [FREE])
     targets: list[int] = field(default_factory=list)
     stretched: bool = (
-        False  # the sequence is beyond the border of a rope that has one, see `layers.rope.LongScaling`
+        False  # the sequence is beyond the border of a rope that has one, see `layers.rotation.LongScaling`
     )
     top: int | None = None  # how many of the likeliest tokens come with each score; None: no scores
     watched: bool = False  # whether the sampled tokens' signals are wanted

@@ -1,138 +1,59 @@
-"""Rotary position embedding (arXiv:2104.09864): frequencies with their scaling, and tables of cos and sin."""
+"""Tables of cos and sin for the settings of a rotary position embedding, see `rotation`."""
 
 import math
-from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 
-
-class Scaling(Protocol):
-    """Slower waves for longer contexts. `magnitude` multiplies cos and sin, and so scores by its square."""
-
-    @property
-    def magnitude(self) -> float: ...
-
-    def scale(self, frequencies: torch.Tensor, theta: float) -> torch.Tensor: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Llama3Scaling:
-    """Llama 3.1's stretch of the context: long waves are slowed by `factor`, short ones kept, between them a blend.
-
-    Source: `apply_scaling` of github.com/meta-llama/llama-models.
-    """
-
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_context: int  # tokens that the model was first trained for
-
-    @property
-    def magnitude(self) -> float:
-        return 1.0
-
-    def scale(self, frequencies: torch.Tensor, theta: float) -> torch.Tensor:
-        waves = self.original_context * frequencies / (2 * math.pi)  # waves in the original context
-        blend = (waves - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
-        kept = blend.clamp(0, 1)
-        return frequencies * kept + frequencies / self.factor * (1 - kept)
+from backends.layers.rotation import (
+    LinearScaling,
+    Llama3Scaling,
+    LongScaling,
+    Rope,
+    Scaling,
+    YarnScaling,
+)
 
 
-@dataclass(frozen=True, slots=True)
-class LinearScaling:
-    """All positions divided by `factor`."""
-
-    factor: float
-
-    @property
-    def magnitude(self) -> float:
-        return 1.0
-
-    def scale(self, frequencies: torch.Tensor, theta: float) -> torch.Tensor:
-        return frequencies / self.factor
+def tables(rope: Rope, head_dim: int, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin of position · frequency, float32 [positions, rotated / 2] each."""
+    rotated = rope.rotated(head_dim)
+    exponents = torch.arange(0, rotated, 2, dtype=torch.int64).float() / rotated
+    frequencies, magnitude = 1.0 / rope.theta**exponents, 1.0
+    if rope.scaling is not None:
+        frequencies, magnitude = scaled(rope.scaling, frequencies, rope.theta), rope.scaling.magnitude
+    angles = torch.outer(torch.arange(positions).float(), frequencies)
+    return angles.cos() * magnitude, angles.sin() * magnitude
 
 
-@dataclass(frozen=True, slots=True)
-class YarnScaling:
-    """YaRN (arXiv:2309.00071, section 3.2): waves that turn less than `beta_slow` times in the original context are
-    slowed by `factor`, those that turn more than `beta_fast` times are kept, between them a ramp over dimensions.
-
-    `truncate`: the ends of the ramp are whole dimensions, as in the paper's code; otherwise exact.
-    """
-
-    factor: float
-    original_context: int
-    magnitude: float
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    truncate: bool = True
-
-    def scale(self, frequencies: torch.Tensor, theta: float) -> torch.Tensor:
-        size = 2 * len(frequencies)
-        low, high = (
-            size * math.log(self.original_context / (turns * 2 * math.pi)) / (2 * math.log(theta))
-            for turns in (self.beta_fast, self.beta_slow)
-        )
-        if self.truncate:
-            low, high = math.floor(low), math.ceil(high)
-        low, high = max(low, 0), min(high, size - 1)
-        width = high - low or 0.001  # a step where the ends meet
-        kept = 1 - ((torch.arange(len(frequencies)) - low) / width).clamp(0, 1)
-        return frequencies / self.factor * (1 - kept) + frequencies * kept
+def scaled(scaling: Scaling, frequencies: torch.Tensor, theta: float) -> torch.Tensor:
+    """The frequencies, float32 [rotated / 2], slowed as `scaling` says."""
+    match scaling:
+        case LinearScaling():
+            return frequencies / scaling.factor
+        case Llama3Scaling():
+            return _llama3(scaling, frequencies)
+        case YarnScaling():
+            return _yarn(scaling, frequencies, theta)
+        case LongScaling():
+            return frequencies / torch.tensor(scaling.long if scaling.stretched else scaling.short)
 
 
-@dataclass(frozen=True, slots=True)
-class LongScaling:
-    """LongRoPE (arXiv:2402.13753): a divisor for each frequency, `short` ones for sequences of at most
-    `original_context` tokens and `long` ones for the others.
-
-    All keys of a sequence have to be rotated by the same divisors, so one that outgrows the original context is
-    computed anew. Then each token is drawn from what the model says to the whole text before it, however that came
-    about; `transformers` generates so too.
-    """
-
-    short: tuple[float, ...]
-    long: tuple[float, ...]
-    original_context: int
-    magnitude: float
-    stretched: bool = False
-
-    def scale(self, frequencies: torch.Tensor, theta: float) -> torch.Tensor:
-        return frequencies / torch.tensor(self.long if self.stretched else self.short)
+def _llama3(scaling: Llama3Scaling, frequencies: torch.Tensor) -> torch.Tensor:
+    waves = scaling.original_context * frequencies / (2 * math.pi)  # waves in the original context
+    blend = (waves - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    kept = blend.clamp(0, 1)
+    return frequencies * kept + frequencies / scaling.factor * (1 - kept)
 
 
-@dataclass(frozen=True, slots=True)
-class Rope:
-    """`theta`: the base of the geometric series of frequencies. `scaling`: None for plain ones. `part`: how much of
-    a head is rotated, the first dimensions."""
-
-    theta: float
-    scaling: Scaling | None = None
-    part: float = 1.0
-
-    @property
-    def border(self) -> int | None:
-        """Longer sequences than this are rotated as `stretched` says; None: all alike."""
-        return self.scaling.original_context if isinstance(self.scaling, LongScaling) else None
-
-    @property
-    def stretched(self) -> "Rope":
-        """The rope for sequences beyond the border."""
-        if not isinstance(self.scaling, LongScaling):
-            return self
-        return replace(self, scaling=replace(self.scaling, stretched=True))
-
-    def rotated(self, head_dim: int) -> int:
-        """How many dimensions of a head are rotated."""
-        return int(head_dim * self.part)
-
-    def tables(self, head_dim: int, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and sin of position · frequency, float32 [positions, rotated / 2] each."""
-        rotated = self.rotated(head_dim)
-        exponents = torch.arange(0, rotated, 2, dtype=torch.int64).float() / rotated
-        frequencies, magnitude = 1.0 / self.theta**exponents, 1.0
-        if self.scaling is not None:
-            frequencies, magnitude = self.scaling.scale(frequencies, self.theta), self.scaling.magnitude
-        angles = torch.outer(torch.arange(positions).float(), frequencies)
-        return angles.cos() * magnitude, angles.sin() * magnitude
+def _yarn(scaling: YarnScaling, frequencies: torch.Tensor, theta: float) -> torch.Tensor:
+    size = 2 * len(frequencies)
+    low, high = (
+        size * math.log(scaling.original_context / (turns * 2 * math.pi)) / (2 * math.log(theta))
+        for turns in (scaling.beta_fast, scaling.beta_slow)
+    )
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, size - 1)
+    width = high - low or 0.001  # a step where the ends meet
+    kept = 1 - ((torch.arange(len(frequencies)) - low) / width).clamp(0, 1)
+    return frequencies / scaling.factor * (1 - kept) + frequencies * kept

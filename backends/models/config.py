@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from backends.layers.rope import Rope, YarnScaling
+from backends.layers.rotation import Rope, YarnScaling
 from backends.models.fields import ConfigError, integer, number
 from backends.models.ropes import FULL, SLIDING, ropes
 

@@ -12,6 +12,7 @@ from backends.kernels.layout import KVCache, LayerRule, Layout, Scheme
 from backends.kernels.reference import Kernels
 from backends.kernels.select import kernels_for
 from backends.layers.linear import Linear
+from backends.layers.rope import tables
 from backends.models.config import DecoderConfig
 
 
@@ -111,10 +112,12 @@ def kernels_of(
     """
     ropes = [config.rope] if config.window_rope is None else [config.rope, config.window_rope]
     lengths = 1 if config.rope.border is None else 2
-    tables = [
-        each.tables(config.head_dim, positions) for rope in ropes for each in (rope, rope.stretched)[:lengths]
+    angles = [
+        tables(each, config.head_dim, positions)
+        for rope in ropes
+        for each in (rope, rope.stretched)[:lengths]
     ]
-    cos, sin = (torch.cat(parts).to(cache.keys.device) for parts in zip(*tables, strict=True))
+    cos, sin = (torch.cat(parts).to(cache.keys.device) for parts in zip(*angles, strict=True))
     window_angles = lengths * positions * (len(ropes) - 1)
     rules = [
         LayerRule(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from backends.layers.rope import LinearScaling, Llama3Scaling, LongScaling, Rope, Scaling, YarnScaling
+from backends.layers.rotation import LinearScaling, Llama3Scaling, LongScaling, Rope, Scaling, YarnScaling
 from backends.models.fields import ConfigError, integer, mapping, number
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # the types of layers

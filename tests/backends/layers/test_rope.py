@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from backends.layers.rope import LinearScaling, Llama3Scaling, LongScaling, Rope, YarnScaling
+from backends.layers.rope import scaled, tables
+from backends.layers.rotation import LinearScaling, Llama3Scaling, LongScaling, Rope, YarnScaling
 
 LLAMA_31 = Llama3Scaling(8.0, 1.0, 4.0, 8192)
 LLAMA_32 = Llama3Scaling(32.0, 1.0, 4.0, 8192)
@@ -41,7 +42,7 @@ def test_tables_equal_transformers(
     )
     positions = torch.tensor([0, 1, 2, 77, 4095, 8191])
     cos, sin = LlamaRotaryEmbedding(config)(torch.zeros(1), positions[None])
-    ours = Rope(theta, scaling).tables(head_dim, 8192)
+    ours = tables(Rope(theta, scaling), head_dim, 8192)
     for table, expected in zip(ours, (cos, sin), strict=True):
         assert table.shape == (8192, head_dim // 2)
         # A frequency may differ in its last bit, which 8191 positions multiply.
@@ -51,7 +52,7 @@ def test_tables_equal_transformers(
 
 def test_llama3_keeps_short_waves_slows_long_ones_and_blends_between() -> None:
     plain = 2 * torch.pi / torch.tensor([100.0, 8192 / 4, 4000.0, 8192.0, 50000.0])  # by wavelength
-    ratio = LLAMA_31.scale(plain, 500000.0) / plain
+    ratio = scaled(LLAMA_31, plain, 500000.0) / plain
     torch.testing.assert_close(ratio[[0, 1, 3, 4]], torch.tensor([1, 1, 1 / 8, 1 / 8]))
     assert 1 / 8 < ratio[2] < 1
 
@@ -110,6 +111,6 @@ def test_longrope_equals_transformers_on_both_sides_of_the_border() -> None:
 def assert_tables(rope: Rope, oracle: Any, head_dim: int, positions: torch.Tensor) -> None:
     """The oracle's factors depend on the largest of the positions."""
     cos, sin = oracle(torch.zeros(1), positions[None])
-    for table, expected in zip(rope.tables(head_dim, 2048), (cos, sin), strict=True):
+    for table, expected in zip(tables(rope, head_dim, 2048), (cos, sin), strict=True):
         assert table.shape == (2048, rope.rotated(head_dim) // 2)
         torch.testing.assert_close(table[positions], expected[0, :, : table.shape[1]], atol=3e-4, rtol=0)

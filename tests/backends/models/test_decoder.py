@@ -12,6 +12,7 @@ import torch
 from backends.kernels.layout import KVCache, Layout, Span
 from backends.kernels.reference import Kernels
 from backends.kernels.select import kernels_for
+from backends.layers.rope import tables
 from backends.models.checkpoint import open_checkpoint
 from backends.models.decoder import Decoder
 from backends.models.loader import load_decoder
@@ -70,8 +71,8 @@ class Sequence:
         )
         cache.keys.fill_(torch.nan)
         cache.values.fill_(torch.nan)
-        tables = shape.rope.tables(shape.head_dim, 256)
-        return cls(decoder, kernels(cache, *tables, shape.heads), list(range(15, -1, -1)))
+        angles = tables(shape.rope, shape.head_dim, 256)
+        return cls(decoder, kernels(cache, *angles, shape.heads), list(range(15, -1, -1)))
 
     def logits(self, ids: list[int], chunks: list[int]) -> torch.Tensor:
         """Logits of all positions, computed in spans of the given lengths."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from backends.layers.rope import LinearScaling, Llama3Scaling, LongScaling, Rope, YarnScaling
+from backends.layers.rotation import LinearScaling, Llama3Scaling, LongScaling, Rope, YarnScaling
 from backends.models.config import ConfigError, DecoderConfig
 from backends.models.registry import decoder_config
 
