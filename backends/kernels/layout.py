@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from backends.kernels.kv_formats import dequantize, is_scaled, quantize
+
 Ints = NDArray[np.int32]
 
 # On GPUs a span of this many tokens is long: blocked kernels over a copy of its keys and values then win.
@@ -66,30 +68,69 @@ PLAIN = Scheme()
 class KVCache:
     """Keys and values of all layers, each [layers, blocks, block_size, kv_heads, head_dim].
 
-    Unwritten places hold anything, NaN included, and are never read.
+    In eight bits they are codes with scales beside them, see `kv_formats`: `key_scales` and `value_scales`, float32
+    [layers, blocks, block_size, kv_heads]; None for types that need none. Unwritten places hold anything, NaN included,
+    and are never read.
     """
 
     def __init__(
-        self, layers: int, blocks: int, block_size: int, kv_heads: int, head_dim: int, **kind: Any
+        self,
+        layers: int,
+        blocks: int,
+        block_size: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
     ) -> None:
-        """`kind`: dtype and device of the tensors."""
-        self.keys = torch.empty(layers, blocks, block_size, kv_heads, head_dim, **kind)
+        shape = (layers, blocks, block_size, kv_heads)
+        self.keys = torch.empty(*shape, head_dim, dtype=dtype, device=device)
         self.values = torch.empty_like(self.keys)
-
+        scaled = is_scaled(dtype)
+        self.key_scales = torch.empty(shape, device=device) if scaled else None
+        self.value_scales = torch.empty(shape, device=device) if scaled else None
         self.blocks, self.block_size = blocks, block_size
+
+    def write(
+        self,
+        layer: int,
+        places: tuple[torch.Tensor, torch.Tensor],
+        keys: torch.Tensor,
+        values: torch.Tensor,
+    ) -> None:
+        """Store `keys` and `values` [T, kv_heads, head_dim] at the blocks and offsets `places`, [T] each."""
+        at = (layer, *places)
+        if self.key_scales is None or self.value_scales is None:
+            self.keys[at], self.values[at] = keys, values
+            return
+        for side, scales, x in (
+            (self.keys, self.key_scales, keys),
+            (self.values, self.value_scales, values),
+        ):
+            codes, scale = quantize(x, side.dtype)
+            # as bytes: torch cannot yet put float8 at places
+            side.view(torch.uint8)[at], scales[at] = codes.view(torch.uint8), scale
 
     def gather(
         self, layer: int, table: torch.Tensor, stop: int, start: int = 0
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Copies of one sequence's keys and values at the positions `start` to `stop` - 1, each
-        [stop - start, kv_heads, head_dim]."""
+        [stop - start, kv_heads, head_dim], in float32 where they are kept in eight bits."""
         first = start // self.block_size
-        blocks, own = table[first : -(-stop // self.block_size)], first * self.block_size
+        blocks, own = table[first : -(-stop // self.block_size)].long(), first * self.block_size
         keys, values = (
-            cache[layer].index_select(0, blocks).flatten(0, 1)[start - own : stop - own]
-            for cache in (self.keys, self.values)
+            _copy(side[layer], None if scales is None else scales[layer], blocks)[start - own : stop - own]
+            for side, scales in ((self.keys, self.key_scales), (self.values, self.value_scales))
         )
         return keys, values
+
+
+def _copy(side: torch.Tensor, scales: torch.Tensor | None, blocks: torch.Tensor) -> torch.Tensor:
+    """The blocks one after another, [tokens, kv_heads, head_dim]."""
+    if scales is None:
+        return side.index_select(0, blocks).flatten(0, 1)
+    codes = side.view(torch.uint8).index_select(0, blocks).view(side.dtype)
+    return dequantize(codes, scales.index_select(0, blocks)).flatten(0, 1)
 
 
 class Layout:

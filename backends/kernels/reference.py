@@ -80,10 +80,9 @@ class Kernels:
             # Halves, not pairs: the order of dimensions that the checkpoints of the Hugging Face Hub have.
             first, second = rotated.float().chunk(2, dim=-1)
             rotated.copy_(torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1))
-        blocks, offsets = layout.places
-        self.cache.keys[layer, blocks, offsets] = heads[:, self.heads : self.heads + self.kv_heads]
-        self.cache.values[layer, blocks, offsets] = heads[:, self.heads + self.kv_heads :]
-        return heads[:, : self.heads]
+        q, keys, values = heads.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
+        self.cache.write(layer, layout.places, keys, values)
+        return q
 
     def attend(self, layer: int, q: torch.Tensor, layout: Layout) -> torch.Tensor:
         """Attention over the cache, span by span: q and result [T, H, D]."""

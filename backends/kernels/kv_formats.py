@@ -1,0 +1,28 @@
+"""Keys and values in eight bits, each vector of a head with a scale of its own.
+
+A vector [D] is kept as codes and one float32: x ≈ code · scale, with scale = max |x| / `LARGEST`. Attention multiplies
+scores by the scales of the keys and weights by those of the values, so that codes are never widened in memory.
+"""
+
+import torch
+
+LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}  # codes reach from minus this to this
+LEAST = 1e-20  # of max |x|: a vector of zeros has a scale too, so that nothing is divided by 0
+
+
+def is_scaled(dtype: torch.dtype) -> bool:
+    """Whether a cache of this type has scales."""
+    return dtype in LARGEST
+
+
+def quantize(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes [..., D] in `dtype`, and float32 scales [...], of `x` [..., D]; rounded to nearest, ties to even."""
+    largest = LARGEST[dtype]
+    scales = x.float().abs().amax(-1).clamp(min=LEAST) / largest
+    codes = (x.float() / scales[..., None]).clamp(-largest, largest)
+    return (codes.round() if dtype == torch.int8 else codes).to(dtype), scales
+
+
+def dequantize(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """float32 [..., D]."""
+    return codes.float() * scales[..., None]
