@@ -1,7 +1,7 @@
 """An answer that is held back: its deltas are kept, and its signs of confidence are watched."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import numpy as np
 
@@ -9,7 +9,6 @@ from backends.backend import Delta, Usage
 from classifier.confidence import Finish, Trace
 from gateway.judges import Brief
 from gateway.judging import Seen
-from gateway.stakes import Onward, Sight
 
 
 class Ahead:
@@ -52,12 +51,10 @@ class Ahead:
 class Held:
     """What has come of one answer, and what the rules of `brief` say of it: of several answers, of the first."""
 
-    def __init__(self, brief: Brief | None, able: Sequence[str] = ()) -> None:
-        """`able`: the dearer tiers that could take over."""
+    def __init__(self, brief: Brief | None) -> None:
         self.deltas: list[Delta] = []
-        self.sight: Sight | None = None  # what was last estimated
-        self.onward: Onward | None = None  # likewise
-        self._able = able
+        self.confidence: float | None = None
+        self.judged_after: int | None = None
         self._brief = brief
         self._after = list(brief.after) if brief is not None else []  # still to come
         self._free: list[tuple[float, float, float]] = []
@@ -114,15 +111,14 @@ class Held:
         trace = Trace(logprobs, margins, entropies, self._forced)
         found = brief.confidence.estimate(brief.task, after, trace, self._finish, brief.good)
         if found is not None:
-            self.sight = Sight(confidence=found, tokens=tokens, ended=after is None)
-            self.onward = brief.stakes.onward(self.sight, self._able)
+            self.confidence, self.judged_after = found, tokens
 
     def seen(self, seconds: float, *, warming: bool) -> Seen:
         """`seconds` since its first delta."""
         assert self._brief is not None
         due = bool(self._after) or (not self._brief.after and self._brief.confidence.at_end(self._brief.task))
         return Seen(
-            margin=None if self.onward is None else self.onward.margin,
+            confidence=self.confidence,
             tokens=self.tokens,
             seconds=seconds,
             due=due,
