@@ -94,6 +94,12 @@ def train_own(files: Sequence[Path], tiers: Sequence[str], prices: Sequence[floa
     )
 
 
+def save(trained: Trained, out: Path) -> None:
+    """The artefact and its model card. Raises OSError."""
+    artefact.save(out, trained.weights, trained.reference, trained.meta)
+    (out / card.NAME).write_text(card.render(trained.meta), encoding="utf-8")
+
+
 def _fitted(rows: Sequence[Outcome]) -> list[Outcome]:
     return [row for row in rows if corpus.fold(row.question) is not None]
 
@@ -135,8 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
         trained = _train(options)
-        artefact.save(options.out, trained.weights, trained.reference, trained.meta)
-        (options.out / card.NAME).write_text(card.render(trained.meta), encoding="utf-8")
+        save(trained, options.out)
     except (ArtefactError, CorpusError, OSError) as error:
         print(f"headrace train: {error}", file=sys.stderr)
         return 2

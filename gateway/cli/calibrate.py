@@ -13,7 +13,7 @@ from gateway.cli.arguments import add_source, load
 if TYPE_CHECKING:
     from gateway.cli.arguments import Commands
     from gateway.config import Config
-    from gateway.learning.recordings import Book
+    from gateway.learning.recordings import Book, Recording
     from gateway.learning.samples import Sample
 
 RECORDINGS = Path("calibration.jsonl")
@@ -56,6 +56,12 @@ def add(commands: "Commands") -> None:
         metavar="FILE",
         help="also write the sample's prompts with every tier's outcome there, for `headrace train --data`",
     )
+    parser.add_argument(
+        "--router",
+        type=Path,
+        metavar="FOLDER",
+        help="also train a router of your own on the sample, for `classifier:`, and calibrate for use with it",
+    )
     parser.add_argument("--answers", type=Path, metavar="FILE", help="also write every answer's text there")
     parser.set_defaults(command=run)
 
@@ -77,19 +83,22 @@ def run(options: argparse.Namespace) -> int:
 
     config = load(options)
     asked = [] if options.sample is None else samples.load(options.sample)
-    if options.outcomes is not None and not asked:
-        raise ValueError("--outcomes: needs the --sample, as recordings hold no prompts")
+    for name in ("outcomes", "router"):
+        if getattr(options, name) is not None and not asked:
+            raise ValueError(f"--{name}: needs the --sample, as recordings hold no prompts")
     known = calibration.load(options.out) if options.out.exists() else None
     with Book(options.recordings) as book:
         if asked and not _record(options, config, asked, book):
             return 1
-        recordings = present(config, book.recordings)
+        recordings: Sequence[Recording] = present(config, book.recordings)
     if not recordings:
         raise ValueError(
             f"{options.recordings}: holds no answer of this configuration's models; name a --sample"
         )
     if options.outcomes is not None:
         samples.save_outcomes(options.outcomes, asked, recordings)
+    if options.router is not None:
+        recordings = _route(options.router, config, asked, recordings)
     found = calibrate(recordings, known)
     calibration.save(options.out, found)
     print("\n".join(report(recordings, config.tiers, found)))
@@ -99,6 +108,28 @@ def run(options: argparse.Namespace) -> int:
     )
     print(f"\n{options.out} is written; {use}.")
     return 0
+
+
+def _route(
+    folder: Path, config: "Config", asked: "Sequence[Sample]", recordings: "Sequence[Recording]"
+) -> "Sequence[Recording]":
+    """Trains a router into the folder; what it says of a prompt that it has not seen stands in the recordings then.
+
+    Raises ValueError for too few samples.
+    """
+    import tempfile
+
+    from classifier.train import save, train_own
+    from gateway.learning import prompts, samples
+
+    tiers = [tier.name for tier in config.tiers]
+    prices = [tier.price.input + tier.price.output for tier in config.tiers]
+    with tempfile.TemporaryDirectory() as place:
+        outcomes = Path(place) / "outcomes.jsonl"
+        samples.save_outcomes(outcomes, samples.answered(asked, recordings, tiers), recordings)
+        save(train_own([outcomes], tiers, prices), folder)
+    print(f"{folder} is written, with its model card; a gateway routes by it with `classifier: {folder}`.")
+    return prompts.reassessed(recordings, {each.digest: each.words for each in asked}, tiers)
 
 
 def _record(options: argparse.Namespace, config: "Config", asked: "Sequence[Sample]", book: "Book") -> bool:

@@ -1,13 +1,16 @@
 """What prompts alone tell of recorded outcomes: heads of the shipped kind, fitted on the outcomes of other samples."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from classifier.fit import fit_head, inputs_of
 from classifier.measures import Floats
 from classifier.model import rising
+from gateway.learning.outcomes import fold
+from gateway.learning.recordings import Recording
 
 PENALTY = 0.04
 
@@ -25,3 +28,30 @@ def expected(prompts: Sequence[str], good: Floats, folds: NDArray[np.intp]) -> F
         logits = np.array([head.decision_function(inputs[asked]) for head in heads])
         told[asked] = rising(logits).T
     return told
+
+
+def reassessed(
+    recordings: Sequence[Recording], words: Mapping[str, str], tiers: Sequence[str]
+) -> list[Recording]:
+    """With P(good) by heads of these samples' own, each by those that have not seen it; others stay as they are.
+
+    `words`: what was asked, by sample; `tiers`: the cheapest first. Only samples that all of them have answered teach.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for each in recordings:
+        found.setdefault(each.sample, {})[each.tier] = float(each.good)
+    samples = [sample for sample in words if set(tiers) <= found.get(sample, {}).keys()]
+    if not samples:
+        return list(recordings)
+    good = np.array([[found[sample][tier] for tier in tiers] for sample in samples])
+    folds = np.array([fold(sample) for sample in samples], np.intp)
+    told = expected([words[sample] for sample in samples], good, folds)
+    known = {
+        (sample, tier): float(told[row, column])
+        for row, sample in enumerate(samples)
+        for column, tier in enumerate(tiers)
+    }
+    return [
+        msgspec.structs.replace(each, expected=known.get((each.sample, each.tier), each.expected))
+        for each in recordings
+    ]

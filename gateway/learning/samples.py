@@ -100,6 +100,16 @@ def save(path: Path, samples: Iterable[Sample]) -> None:
     path.write_bytes(b"".join(msgspec.json.encode(sample) + b"\n" for sample in samples))
 
 
+def answered(
+    samples: Iterable[Sample], recordings: Iterable[Recording], tiers: Sequence[str]
+) -> list[Sample]:
+    """Those that all of the tiers have answered."""
+    found: dict[str, set[str]] = {}
+    for each in recordings:
+        found.setdefault(each.sample, set()).add(each.tier)
+    return [sample for sample in samples if found.get(sample.digest, set()) >= set(tiers)]
+
+
 def save_outcomes(path: Path, samples: Iterable[Sample], recordings: Iterable[Recording]) -> None:
     """The columns that `headrace train` reads: prompt, source, and y_TIER of each tier. Raises OSError."""
     found: dict[str, dict[str, float]] = {}

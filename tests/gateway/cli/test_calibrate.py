@@ -8,8 +8,11 @@ import pytest
 
 from backends.fingerprint import fingerprint
 from classifier.calibration import load
+from classifier.model import Classifier
 from gateway.cli import main
+from gateway.learning.checkers import Regex
 from gateway.learning.recordings import Book
+from gateway.learning.samples import Sample, save
 
 CONFIG = """
 tiers:
@@ -79,6 +82,7 @@ def test_too_few_answers_judge_nothing(
         (("--sample", "BAD"), "bad.jsonl, line 1: "),
         (("--sample", "none.jsonl"), "none.jsonl"),
         (("--outcomes", "o.jsonl"), "--outcomes: needs the --sample"),
+        (("--router", "folder"), "--router: needs the --sample"),
     ],
 )
 def test_what_is_refused(
@@ -90,3 +94,33 @@ def test_what_is_refused(
     assert run(config, tmp_path, *(files.get(word, word) for word in words)) == 2
     assert told in capsys.readouterr().err
     assert not (tmp_path / "out.json").exists()
+
+
+def test_a_router_of_ones_own(
+    config: Path, tmp_path: Path, made: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Trained on the sample; the calibration is of what it says of prompts that it has not seen."""
+    model = fingerprint(tmp_path / "model")
+    asked = [
+        Sample(
+            prompt=f"Name a river near {n}." if n % 2 else f"What is {n} + {n + 7}?",
+            checker=Regex(pattern="x"),
+        )
+        for n in range(300)
+    ]
+    save(tmp_path / "sample.jsonl", asked)
+    sure = {"small": lambda n: n % 2 == 1, "large": lambda n: n % 20 != 0}
+    with Book(tmp_path / "r.jsonl") as book:
+        for tier, weights in (("small", "float32"), ("large", "bfloat16")):
+            for n, each in enumerate(asked):
+                fields = {"sample": each.digest, "model": model, "weights": weights}
+                book.add(made.recording(n, tier, sure[tier](n), [-0.5] * 9, **fields))
+    folder = tmp_path / "router"
+    assert run(config, tmp_path, "--sample", str(tmp_path / "sample.jsonl"), "--router", str(folder)) == 0
+    assert f"`classifier: {folder}`" in capsys.readouterr().out
+    router = Classifier.load(folder)
+    river, total = router.assess("Name a river near 8.").good, router.assess("What is 8 + 15?").good
+    assert river["small"] > 0.8 > 0.2 > total["small"] and total["large"] > 0.7
+    assert "small, large" in (folder / "MODEL_CARD.md").read_text()
+    judged = load(tmp_path / "out.json").models
+    assert any(rule.auc > 0.9 for each in judged for rule in each.rules)  # prompts tell all, answers nothing

@@ -1,9 +1,11 @@
 """What prompts alone tell: as much as there is in them, and nothing of the outcomes that are asked for."""
 
+from typing import Any
+
 import numpy as np
 
 from classifier.measures import auc
-from gateway.learning.prompts import expected
+from gateway.learning.prompts import expected, reassessed
 
 
 def test_it_learns_what_prompts_tell_and_no_more() -> None:
@@ -22,3 +24,19 @@ def test_it_learns_what_prompts_tell_and_no_more() -> None:
     assert (told[:, 1] >= told[:, 0]).all()
     thrown = expected(prompts, coins[:, np.newaxis], folds)
     assert 0.3 < auc(thrown[:, 0], coins) < 0.65
+
+
+def test_recordings_get_what_their_own_prompts_tell(made: Any) -> None:
+    """By heads that have not seen the sample; what not every tier has answered stays as it was."""
+    small = [made.recording(n, "small", n % 2 == 0, [-0.5] * 9) for n in range(120)]
+    large = [made.recording(n, "large", True, [-0.5] * 9) for n in range(110)]
+    words = {
+        each.sample: f"Name a river near {n}." if each.good else f"What is {n} + {n + 7}?"
+        for n, each in enumerate(small)
+    }
+    told = reassessed([*small, *large], words, ("small", "large"))
+    assert [each.sample for each in told] == [each.sample for each in (*small, *large)]
+    estimates = np.array([each.expected for each in told[:110]])
+    assert auc(estimates, np.array([float(each.good) for each in small[:110]])) > 0.95
+    assert [each.expected for each in told[110:120]] == [0.5] * 10
+    assert reassessed(small, words, ("small", "large")) == small
