@@ -26,6 +26,7 @@ from gateway.config import Config
 from gateway.configfile import load_preset
 from gateway.learning import prompts, recordings
 from gateway.learning.outcomes import Outcomes, Verdicts, outcomes, terms, worth_judging
+from gateway.learning.prospecting import foreseen
 from gateway.learning.recorder import Errand, record
 from gateway.learning.recordings import Book, Recording
 from gateway.learning.samples import Sample
@@ -43,6 +44,7 @@ from gateway.learning.strategies import (
     router,
     unseen,
     weights,
+    worthwhile,
 )
 
 RECORDINGS = Path(__file__).parent / "recordings" / "laptop.jsonl"
@@ -100,6 +102,7 @@ def of_set(
     if all(sample in tasks for sample in held.samples):
         own = prompts.expected([tasks[sample].words for sample in held.samples], held.good, held.folds)
         held = replace(held, expected=own)
+    held = foreseen(held)
     ended = replace(outcomes(known, prices, verdicts, terms("end", HOLD_TOKENS)), expected=held.expected)
     _print_curve(name, held, ended)
     return _at_half(name, held, _strategies(held, ended, HALF)["router + cascade"])
@@ -107,12 +110,16 @@ def of_set(
 
 def _strategies(held: Outcomes, ended: Outcomes, share: float) -> dict[str, Answered]:
     """For at most this share of the cost."""
-    pairs = [(weight, threshold) for weight in weights(held)[::3] for threshold in THRESHOLDS[::2]]
+    found, finely = weights(held), weights(held, 120)
+    pairs = [(weight, threshold) for weight in found[::3] for threshold in THRESHOLDS[::2]]
+    starts = [(start, weight) for start in range(len(held.tiers)) for weight in found]
     return {
-        "prompt router": unseen(held, router, weights(held), share),
+        "prompt router": unseen(held, router, finely, share),
         "cascade": unseen(held, cascade, cascades(held), share),
         "cascade, judged at the end": unseen(ended, cascade, cascades(ended), share),
-        "router + cascade": unseen(held, both, pairs, share),
+        "cascade, weighed by worth": unseen(held, worthwhile, starts, share),
+        "router + cascade, threshold": unseen(held, both, pairs, share),
+        "router + cascade": unseen(held, worthwhile, [(None, weight) for weight in finely], share),
     }
 
 

@@ -12,16 +12,23 @@ import msgspec
 from classifier import confidence
 from classifier.artefact import ArtefactError
 from classifier.confidence import AFTER, FEATURES, Rule
+from classifier.prospects import Prospect
 
 FORMAT = 1
 
 
 class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`model`: the fingerprint of its weights; `weights`: the format in which they are computed with."""
+    """`model`: the fingerprint of its weights; `weights`: the format in which they are computed with; `prospects`: of
+    other models, once an answer of this one has been seen."""
 
     model: str
     weights: str
     rules: tuple[Rule, ...]
+    prospects: tuple[Prospect, ...] = ()
+
+    def prospect(self, model: str, weights: str) -> Prospect | None:
+        """Of that model's answers."""
+        return next((each for each in self.prospects if (each.model, each.weights) == (model, weights)), None)
 
 
 class Calibrations(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -75,6 +82,14 @@ def _faults(found: Calibrations) -> Iterator[str]:
                 yield f"{where}: a second rule for the same task and number of tokens"
             whole.add((rule.task, rule.after))
             yield from (f"{where}.{fault}" for fault in _rule_faults(rule))
+        others = set()
+        for place, prospect in enumerate(each.prospects):
+            where = f"models[{number}].prospects[{place}]"
+            if (prospect.model, prospect.weights) in others:
+                yield f"{where}: a second one of {prospect.model} in {prospect.weights}"
+            others.add((prospect.model, prospect.weights))
+            if not all(map(math.isfinite, (prospect.bias, prospect.prompt, prospect.own))):
+                yield f"{where}: bias, prompt or own is not finite"
 
 
 def _rule_faults(rule: Rule) -> Iterator[str]:

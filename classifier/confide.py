@@ -1,6 +1,7 @@
 """Fitting `classifier.confidence`: which signs of a model's own doubt tell its good answers from its bad ones.
 
-For each task a logistic rule per number of tokens, and one for whole answers. Measured on answers held out in turn, so
+For each task a logistic rule per number of tokens, and one for whole answers; and of every other model, what its answer
+will be worth where this one's has been seen. Measured on answers held out in turn, so
 that a rule which has learnt nothing is seen to have learnt nothing.
 """
 
@@ -16,10 +17,12 @@ from threadpoolctl import ThreadpoolController
 from classifier import Task
 from classifier.confidence import AFTER, OUTLIER, Finish, Floats, Rule, Trace, features
 from classifier.measures import auc, calibration_error, log_loss
+from classifier.prospects import Prospect, logit
 
 FEWEST_GOOD, FEWEST_BAD = 30, 10  # answers of a task, without which nothing is fitted
 FOLDS = 5
 PENALTIES = (0.01, 0.05, 0.3)  # inverse strengths, chosen by held-out likelihood
+PROSPECT_PENALTY = 1.0  # likewise, of two weights alone
 
 # Threads of BLAS that wait for one another cost ten times what they save on matrices as small as these.
 _BLAS = ThreadpoolController()
@@ -91,3 +94,25 @@ def _unseen(inputs: Floats, good: Floats, penalty: float) -> Floats:
 
 def _fitted(inputs: Floats, good: NDArray[np.float64], penalty: float) -> LogisticRegression:
     return LogisticRegression(C=penalty, solver="newton-cholesky").fit(inputs, good > 0.5)
+
+
+def fit_prospect(
+    model: str, weights: str, prompt: Sequence[float], confidence: Sequence[float], good: Sequence[bool]
+) -> Prospect | None:
+    """Of n prompts that both models have answered; `confidence` by rules that had not seen the answer. None of too few
+    good or bad answers."""
+    outcomes = np.array(good, np.float64)
+    if outcomes.sum() < FEWEST_GOOD or len(outcomes) - outcomes.sum() < FEWEST_BAD:
+        return None
+    inputs = np.array([[logit(p), logit(c)] for p, c in zip(prompt, confidence, strict=True)])
+    fitted = _fitted(inputs, outcomes, PROSPECT_PENALTY)
+    return Prospect(
+        model=model,
+        weights=weights,
+        bias=float(fitted.intercept_[0]),
+        prompt=float(fitted.coef_[0, 0]),
+        own=float(fitted.coef_[0, 1]),
+        auc=auc(_unseen(inputs, outcomes, PROSPECT_PENALTY), outcomes),
+        answers=len(outcomes),
+        good=int(outcomes.sum()),
+    )

@@ -18,6 +18,7 @@ from gateway.judges import Brief
 from gateway.judging import judge
 from gateway.ledger import ABORTED, ESCALATED, Entry, Ledger
 from gateway.request import Deltas, Route
+from gateway.stakes import Verdict
 from gateway.telemetry import Traces
 from gateway.tiers import Replica, Tier
 
@@ -26,21 +27,6 @@ DEADLINE_GRACE = 0.5  # seconds that a backend gets to end a generation by itsel
 
 Start = Callable[[Tier, Replica, Entry, bool], AsyncGenerator[Delta, None]]
 """Whether the attempt is judged comes last: then its deltas have signals."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What was found of a judged answer. `kept`: whether it was good enough."""
-
-    tier: str
-    confidence: float
-    threshold: float
-    tokens: int  # of the answer, when it was judged
-    kept: bool
-
-    def __str__(self) -> str:
-        sign = ">=" if self.kept else "<"
-        return f"p={self.confidence:.2f} {sign} {self.threshold:.2f} after {self.tokens} tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +97,7 @@ class _Begun:
     deltas: Ahead
     held: Held
     brief: Brief | None
-    above: str | None  # the tier that would take over
+    above: Sequence[str]  # the tiers that could take over
 
 
 @dataclass(slots=True)
@@ -183,15 +169,15 @@ class _Climb:
                 return begun
         return None
 
-    def _start(self, tier: Tier, replica: Replica, above: str | None) -> _Begun:
-        brief = None if above is None else self._plan.brief(tier, replica)
+    def _start(self, tier: Tier, replica: Replica, above: Sequence[str]) -> _Begun:
+        brief = self._plan.brief(tier, replica) if above else None
         entry = self._ledger.open(tier.name, replica.name, replica.model)
         return _Begun(
             tier=tier,
             replica=replica,
             entry=entry,
             deltas=Ahead(self._plan.start(tier, replica, entry, brief is not None)),
-            held=Held(brief),
+            held=Held(brief, above),
             brief=brief,
             above=above,
         )
@@ -203,13 +189,13 @@ class _Climb:
             cached[self._warming.replica.name] = sum(cached.values()) + 1
         return tier.pick(cached, self._tried)
 
-    def _above(self, tier: Tier, order: Sequence[str]) -> str | None:
-        """The next dearer tier of the route that could take over now."""
+    def _above(self, tier: Tier, order: Sequence[str]) -> Sequence[str]:
+        """The dearer tiers of the route that could take over now, the cheapest first."""
         if self._escalations >= self._plan.escalations or self._count >= self._plan.attempts:
-            return None
+            return ()
         names = list(self._tiers)
-        dearer = [name for name in order if names.index(name) > names.index(tier.name)]
-        return next((name for name in dearer if self._pick(self._tiers[name]) is not None), None)
+        dearer = (name for name in names[names.index(tier.name) + 1 :] if name in order)
+        return tuple(name for name in dearer if self._pick(self._tiers[name]) is not None)
 
     async def _first(self, begun: _Begun) -> None:
         begun.held.take(await anext(begun.deltas))
@@ -246,29 +232,24 @@ class _Climb:
             if not await self._went_well(begun, self._hold(begun, brief, began)):
                 return begun.tier.name
             seconds = asyncio.get_running_loop().time() - began
-            verdict = self._verdict(begun, brief.terms.threshold)
+            verdict = self._verdict(begun, brief)
             self._metrics.held(begun.tier.name, seconds, judged=verdict is not None)
             if verdict is not None:
-                span.set_attribute("headrace.confidence", verdict.confidence)
+                span.set_attribute("headrace.confidence", verdict.sight.confidence)
                 span.set_attribute("headrace.kept", verdict.kept)
         if verdict is None or verdict.kept:
             return None
-        await self._escalate(begun)
-        return begun.above
+        await self._escalate(begun, verdict.onward.tier)
+        return verdict.onward.tier
 
-    def _verdict(self, begun: _Begun, threshold: float) -> Verdict | None:
+    def _verdict(self, begun: _Begun, brief: Brief) -> Verdict | None:
         """None where nothing can be said of the answer."""
-        confidence, tokens = begun.held.confidence, begun.held.judged_after
-        if confidence is None or tokens is None:
+        sight, onward = begun.held.sight, begun.held.onward
+        if sight is None or onward is None:
             return None
-        begun.entry.confidence, begun.entry.judged_after = confidence, tokens
-        verdict = Verdict(
-            tier=begun.tier.name,
-            confidence=confidence,
-            threshold=threshold,
-            tokens=tokens,
-            kept=confidence >= threshold,
-        )
+        begun.entry.confidence, begun.entry.judged_after = sight.confidence, sight.tokens
+        threshold = None if brief.stakes.by_worth else brief.stakes.threshold
+        verdict = Verdict(tier=begun.tier.name, sight=sight, threshold=threshold, onward=onward)
         self._verdicts = (*self._verdicts, verdict)
         return verdict
 
@@ -288,10 +269,9 @@ class _Climb:
             if delta is not None:
                 begun.held.take(delta)
 
-    async def _escalate(self, begun: _Begun) -> None:
+    async def _escalate(self, begun: _Begun, onward: str) -> None:
         self._escalations += 1
-        assert begun.above is not None
-        self._metrics.escalated(begun.tier.name, begun.above)
+        self._metrics.escalated(begun.tier.name, onward)
         if begun.held.last is not None:  # nothing of it runs any more
             if self._spare is not None:
                 await self._drop(self._spare)
@@ -302,7 +282,8 @@ class _Climb:
             self._tried.discard(begun.replica.name)  # it may answer after all where no dearer tier does
 
     def _warm(self, begun: _Begun) -> None:
-        tier = self._tiers[begun.above or ""]
+        assert begun.held.onward is not None  # it has a margin
+        tier = self._tiers[begun.held.onward.tier]
         replica = self._pick(tier)
         if replica is not None:
             self._warming = _Warming(tier, replica, asyncio.ensure_future(self._read(tier, replica)))

@@ -175,7 +175,8 @@ class Cascade(_Section, frozen=True):
     when: Literal["hold", "end", "never"] | None = None
     hold_tokens: Count | None = None  # tokens that are held back at most; 32
     hold_ms: Annotated[float, Meta(gt=0, le=600_000)] | None = None  # milliseconds likewise; 1,500
-    threshold: Share | None = None  # P(good) from which an answer is kept; 0.5
+    # P(good) from which an answer is kept; 0.5, or with a goal in the policy what a dearer tier's is worth at its cost
+    threshold: Share | None = None
     max_attempts: Annotated[int, Meta(ge=1, le=10)] | None = None  # of a request, failover included; 3
     speculative: bool | None = None  # the next tier reads the prompt while confidence sags; true
 

@@ -181,7 +181,7 @@ class Dispatcher:
         tier = route.order[0]
         names = list(self._tiers)
         above = [name for name in route.order if names.index(name) > names.index(tier)]
-        brief = self._judges.brief(request.tenant, tier, route.assessment, request.n)
+        brief = self._brief(request, outlook, route, tier)
         if isinstance(brief, str):
             return Judged(why_not=brief)
         if not above:
@@ -192,15 +192,20 @@ class Dispatcher:
             when=brief.terms.when,
             after=brief.after,
             at_end=brief.confidence.at_end(brief.task),
-            threshold=brief.terms.threshold,
+            threshold=None if brief.stakes.by_worth else brief.stakes.threshold,
             next=above[0],
+        )
+
+    def _brief(self, request: Request, outlook: Outlook, route: Route, tier: str) -> Brief | str:
+        return self._judges.brief(
+            request.tenant, tier, route.assessment, request.n, outlook.signals, route.weight
         )
 
     def _plan(self, errand: "_Errand", *, judged: bool) -> Plan:
         request, route = errand.request, errand.route
 
         def brief(tier: Tier, replica: Replica) -> Brief | None:
-            found = self._judges.brief(request.tenant, tier.name, route.assessment, request.n)
+            found = self._brief(request, errand.outlook, route, tier.name)
             return None if isinstance(found, str) else found
 
         def set_aside(tier: Tier, replica: Replica, entry: Entry, held: Held) -> None:

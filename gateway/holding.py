@@ -1,7 +1,7 @@
 """An answer that is held back: its deltas are kept, and its signs of confidence are watched."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from backends.backend import Delta, Usage
 from classifier.confidence import Finish, Trace
 from gateway.judges import Brief
 from gateway.judging import Seen
+from gateway.stakes import Onward, Sight
 
 
 class Ahead:
@@ -51,10 +52,12 @@ class Ahead:
 class Held:
     """What has come of one answer, and what the rules of `brief` say of it: of several answers, of the first."""
 
-    def __init__(self, brief: Brief | None) -> None:
+    def __init__(self, brief: Brief | None, able: Sequence[str] = ()) -> None:
+        """`able`: the dearer tiers that could take over."""
         self.deltas: list[Delta] = []
-        self.confidence: float | None = None
-        self.judged_after: int | None = None
+        self.sight: Sight | None = None  # what was last estimated
+        self.onward: Onward | None = None  # likewise
+        self._able = able
         self._brief = brief
         self._after = list(brief.after) if brief is not None else []  # still to come
         self._free: list[tuple[float, float, float]] = []
@@ -111,14 +114,15 @@ class Held:
         trace = Trace(logprobs, margins, entropies, self._forced)
         found = brief.confidence.estimate(brief.task, after, trace, self._finish, brief.good)
         if found is not None:
-            self.confidence, self.judged_after = found, tokens
+            self.sight = Sight(confidence=found, tokens=tokens, ended=after is None)
+            self.onward = brief.stakes.onward(self.sight, self._able)
 
     def seen(self, seconds: float, *, warming: bool) -> Seen:
         """`seconds` since its first delta."""
         assert self._brief is not None
         due = bool(self._after) or (not self._brief.after and self._brief.confidence.at_end(self._brief.task))
         return Seen(
-            confidence=self.confidence,
+            margin=None if self.onward is None else self.onward.margin,
             tokens=self.tokens,
             seconds=seconds,
             due=due,

@@ -2,20 +2,21 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 from classifier import Assessment, Task
 from classifier.calibration import Calibrations
 from classifier.confidence import AFTER, WORTH_ASKING, Confidence
-from gateway.config import Cascade, Tenant, Tier
+from classifier.prospects import Prospect
+from gateway.config import Cascade, Price, Tenant, Tier
 from gateway.judging import Terms
+from gateway.routing import TierSignals
+from gateway.stakes import Above, Stakes
 
 logger = logging.getLogger(__name__)
 
-DEFAULTS = Cascade(
-    when="hold", hold_tokens=32, hold_ms=1500.0, threshold=0.5, max_attempts=3, speculative=True
-)
+DEFAULTS = Cascade(when="hold", hold_tokens=32, hold_ms=1500.0, max_attempts=3, speculative=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,7 @@ class Brief:
     task: Task
     good: float | None
     terms: Terms
+    stakes: Stakes = Stakes()
 
     @property
     def after(self) -> tuple[int, ...]:
@@ -58,6 +60,11 @@ class Judges:
             name: _of_all([_confidence(calibrations, each) for each in weights])
             for name, weights in replicas.items()
         }
+        self._prospects = {
+            (one, other): _prospect(calibrations, replicas[one], replicas[other])
+            for one in replicas
+            for other in replicas
+        }
 
     @classmethod
     def none(cls, *tiers: str) -> Self:
@@ -76,7 +83,7 @@ class Judges:
             )
 
     def settled(self, tenant: Tenant, tier: str) -> Cascade:
-        """With every field filled in: the tenant's, else the tier's, else the default."""
+        """With every field filled in but the threshold: the tenant's, else the tier's, else the default."""
         known = self._settled.get((tenant.cascade, tier))
         if known is None:
             known = self._settled[tenant.cascade, tier] = self._settle(tenant.cascade, tier)
@@ -87,9 +94,12 @@ class Judges:
         fields = Cascade.__struct_fields__
         return Cascade(**{
             name: next(
-                value
-                for section in (own, of_tier, DEFAULTS)
-                if (value := getattr(section, name)) is not None
+                (
+                    value
+                    for section in (own, of_tier, DEFAULTS)
+                    if (value := getattr(section, name)) is not None
+                ),
+                None,
             )
             for name in fields
         })  # fmt: skip
@@ -105,8 +115,18 @@ class Judges:
         found = self._found[tier]
         return not isinstance(found, str) and self.settled(tenant, tier).when != "never"
 
-    def brief(self, tenant: Tenant, tier: str, assessment: Assessment | None, n: int = 1) -> Brief | str:
-        """How an answer is judged, or why it is not. `n`: answers to the prompt, which are judged by the first."""
+    def brief(
+        self,
+        tenant: Tenant,
+        tier: str,
+        assessment: Assessment | None,
+        n: int = 1,
+        signals: Sequence[TierSignals] = (),
+        weight: float | None = None,
+    ) -> Brief | str:
+        """How an answer is judged, or why it is not. `n`: answers to the prompt, which are judged by the first;
+        `signals`: of the tiers that the request may use, the cheapest first; `weight`: λ of its policy, if it has one.
+        """
         found, cascade = self._found[tier], self.settled(tenant, tier)
         if cascade.when == "never":
             return "cascade.when is never"
@@ -117,22 +137,56 @@ class Judges:
         silent = found.silent(assessment.task)
         if silent is not None:
             return silent
-        terms = _terms(cascade)
-        if n > 1:
-            terms = replace(terms, when="end")
-        return Brief(confidence=found, task=assessment.task, good=assessment.good.get(tier), terms=terms)
+        return Brief(
+            confidence=found,
+            task=assessment.task,
+            good=assessment.good.get(tier),
+            terms=_terms(cascade, whole=n > 1),
+            stakes=self._stakes(tier, assessment, signals, cascade.threshold, weight),
+        )
+
+    def _stakes(
+        self,
+        tier: str,
+        assessment: Assessment,
+        signals: Sequence[TierSignals],
+        threshold: float | None,
+        weight: float | None,
+    ) -> Stakes:
+        """A threshold that somebody has set stands above what an answer is worth."""
+        at = next((n for n, each in enumerate(signals) if each.name == tier), len(signals))
+        above = [
+            Above(
+                signals=each,
+                good=assessment.good.get(each.name),
+                prospect=self._prospects.get((tier, each.name)),
+            )
+            for each in signals[at + 1 :]
+        ]
+        price = signals[at].price if above else Price()
+        if threshold is not None:
+            return Stakes(above=above, price=price, threshold=threshold)
+        return Stakes(above=above, price=price, weight=weight)
 
 
-def _terms(cascade: Cascade) -> Terms:
-    assert cascade.hold_tokens and cascade.hold_ms
-    assert cascade.threshold is not None and cascade.speculative is not None
+def _terms(cascade: Cascade, *, whole: bool) -> Terms:
+    assert cascade.hold_tokens and cascade.hold_ms and cascade.speculative is not None
     return Terms(
-        when="end" if cascade.when == "end" else "hold",
+        when="end" if whole or cascade.when == "end" else "hold",
         tokens=cascade.hold_tokens,
         seconds=cascade.hold_ms / 1000,
-        threshold=cascade.threshold,
         speculative=cascade.speculative,
     )
+
+
+def _prospect(
+    calibrations: Calibrations | None, own: Sequence[Weights], other: Sequence[Weights]
+) -> Prospect | None:
+    """Of a tier's replicas all run the same where they are calibrated."""
+    if calibrations is None or len({*own}) != 1 or len({*other}) != 1:
+        return None
+    found = calibrations.of(own[0].model, own[0].format)
+    return None if found is None else found.prospect(other[0].model, other[0].format)
 
 
 def _confidence(calibrations: Calibrations | None, weights: Weights) -> Confidence | str:

@@ -57,11 +57,13 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """Where an attempt goes and why. `order` holds the tiers to try, the first one first."""
+    """Where an attempt goes and why. `order` holds the tiers to try, the first one first; `weight`: the λ that it was
+    chosen by, if it was."""
 
     order: tuple[str, ...]
     reason: str  # in words, for the header `x-headrace-reason`: printable ASCII, no prompt text
     assessment: Assessment | None  # None where the client named the tier, or a tool loop keeps it
+    weight: float | None = None
     shadows: Mapping[str, str] = field(default_factory=dict)  # the tier that each shadow policy would take
 
 
@@ -69,7 +71,8 @@ class Route:
 class Judged:
     """How the answer of a route's first tier would be judged, or `why_not` in words.
 
-    `after`: so many tokens; `at_end`: whether whole answers are; `next`: the tier that would take over.
+    `after`: so many tokens; `at_end`: whether whole answers are; `threshold`: None where it is weighed whether a dearer
+    tier's answer is worth its cost; `next`: the tier that would take over, if that is not found to do no better.
     """
 
     why_not: str | None = None

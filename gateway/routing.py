@@ -78,7 +78,12 @@ def choose(signals: Signals, policy: Policy) -> Route:
     skipped = [tier.name for tier in fitting[: fitting.index(taken)] if not tier.available]
     if skipped:
         why += f", {' and '.join(skipped)} not available"
-    return Route(order=_failover(alive, taken), reason=_words(taken, why), assessment=signals.assessment)
+    return Route(
+        order=_failover(alive, taken),
+        reason=_words(taken, why),
+        assessment=signals.assessment,
+        weight=policy.weight,
+    )
 
 
 def fits(tier: TierSignals, max_tokens: int | None) -> bool:

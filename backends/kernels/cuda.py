@@ -1,45 +1,30 @@
-"""The kernels for GPUs: Triton for short spans, over the cache where it lies; torch's attention for long ones."""
+"""The kernels for GPUs: Triton throughout, over the cache where it lies."""
 
 import torch
-from torch.nn.attention.bias import causal_lower_right
 
-from backends.kernels.layout import Layout
+from backends.kernels.device_batch import DeviceBatch
+from backends.kernels.layout import LONG, Layout
 from backends.kernels.reference import Kernels
-from backends.kernels.triton_decode import paged_decode
+from backends.kernels.triton_attention import paged_attention, shape_of
 
 
 class Cuda(Kernels):
-    """As Kernels, in the types of the device; soft caps in plain torch."""
+    """As Kernels, in the types of the device."""
 
     def attend(self, layer: int, q: torch.Tensor, layout: Layout) -> torch.Tensor:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        if len(layout.short_tokens):
-            window = self.rules[layer].window
-            paged_decode(q, self.cache, layer, layout, self.scale, self.soft_cap, window, out)
-        for index in layout.long_spans:
-            tokens = layout.tokens(index)
-            out[tokens] = self.attend_gathered(layer, q[tokens], layout, index)
+        window = self.rules[layer].window
+        paged_attention(q, self.cache, layer, self._batch(layout, q), self.scale, self.soft_cap, window, out)
         return out
 
-    def attend_span(
-        self,
-        q: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        start: int,
-        window: int | None = None,
-    ) -> torch.Tensor:
-        if self.soft_cap is not None:
-            return super().attend_span(q, keys, values, start, window)
-        causal = causal_lower_right(len(q), len(keys))
-        mask = causal if window is None else ~self.hidden(len(q), len(keys), window)
-        q, keys, values = (side.transpose(0, 1)[None] for side in (q, keys, values))
-        out = torch.nn.functional.scaled_dot_product_attention(
-            q,
-            keys,
-            values,
-            attn_mask=mask,
-            scale=self.scale,
-            enable_gqa=True,
-        )
-        return out[0].transpose(0, 1)
+    def _batch(self, layout: Layout, q: torch.Tensor) -> DeviceBatch:
+        """The same for all layers."""
+        batch: DeviceBatch | None = layout.device_batch
+        if batch is None:
+            group = self.heads // self.kv_heads
+            shapes = (
+                shape_of(group, self.head_dim, q.element_size(), short=short) for short in (True, False)
+            )
+            short, long = (shape.rows // group for shape in shapes)
+            batch = layout.device_batch = DeviceBatch.of(layout, short, long, LONG)
+        return batch

@@ -10,10 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from backends.kernels.kv_formats import dequantize, is_scaled, quantize
+from backends.kernels.transfer import upload
 
 Ints = NDArray[np.int32]
 
-# On GPUs a span of this many tokens is long: blocked kernels over a copy of its keys and values then win.
+# On GPUs a span of this many tokens is long: it has work enough for them without its context being shared out.
 LONG = 16
 
 
@@ -162,6 +163,7 @@ class Layout:
         shifts = np.array([span.shift for span in spans], np.int32)
         self.angles: Ints = self.positions + np.repeat(shifts, counts)
         self.rows: Ints = np.repeat(np.arange(len(spans), dtype=np.int32), counts)
+        self.device_batch: Any = None  # what kernels for GPUs have made of it
         self.plans: dict[bool, Any] = {}  # what kernels have worked out for layers with a window, and without
         self.tables: Ints = np.zeros((len(spans), max(len(span.blocks) for span in spans)), np.int32)
         for table, span in zip(self.tables, spans, strict=True):
@@ -181,20 +183,10 @@ class Layout:
     def device_tables(self) -> torch.Tensor:
         return self.tensor(self.tables)
 
-    @cached_property
-    def short_tokens(self) -> Ints:
-        """The tokens of spans that are not long: those that attend to the cache where it lies."""
-        return np.flatnonzero(self.counts[self.rows] < LONG).astype(np.int32)
-
-    @cached_property
-    def long_spans(self) -> list[int]:
-        """The spans that are worth a copy of their keys and values."""
-        return [index for index, span in enumerate(self.spans) if span.count >= LONG]
-
     def tokens(self, span: int) -> slice:
         """Where the tokens of one span lie in the batch."""
         first = int(self.firsts[span])
         return slice(first, first + self.spans[span].count)
 
     def tensor(self, array: NDArray[Any]) -> torch.Tensor:
-        return torch.from_numpy(array).to(self.device)
+        return upload(array, self.device)

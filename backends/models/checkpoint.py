@@ -15,8 +15,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from backends.models.gguf import open_gguf
-from backends.models.stored import CheckpointError, StoredTensor
-from backends.quantization.gguf import FORMATS, dequantize, row_bytes
+from backends.models.stored import WHOLE, CheckpointError, Part, StoredTensor, rows_of
+from backends.quantization.gguf import FORMATS, columns_of, dequantize, row_bytes
 
 __all__ = ["GGUF_BLOCKS", "Checkpoint", "CheckpointError", "GgufBlocks", "open_checkpoint"]
 
@@ -58,14 +58,17 @@ class Checkpoint:
             raise CheckpointError(f"{self.path}: tensor {name} is missing")
         return self._tensors[name]
 
-    def load(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        """The tensor in `dtype`, on the CPU. It may be a view of the file: not to be written to.
+    def load(self, name: str, dtype: torch.dtype, part: Part = WHOLE) -> torch.Tensor:
+        """The tensor, or only `part` of it, in `dtype`, on the CPU. It may be a view of the file: not to be written to.
 
         Raises CheckpointError for a missing tensor and for a format that is not supported.
         """
         tensor = self.stored(name)
         try:
-            return dequantize(tensor.read(), tensor.type, dtype)
+            raw = rows_of(tensor.read(), part)
+            if part.columns is None:
+                return dequantize(raw, tensor.type, dtype)
+            return columns_of(raw, tensor.type, part.columns, dtype)
         except ValueError as error:
             raise CheckpointError(f"{self.path}: tensor {name}: {error}") from error
 

@@ -12,6 +12,7 @@ from backends.kernels.layout import KVCache, LayerRule, Layout, Scheme
 from backends.kernels.reference import Kernels
 from backends.kernels.select import kernels_for
 from backends.layers.linear import Linear
+from backends.layers.parallel import SharedEmbedding
 from backends.layers.rope import tables
 from backends.models.config import DecoderConfig
 
@@ -33,7 +34,10 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """The weights of a model. `embedding` [vocabulary, width] gives the type that products are computed in."""
+    """The weights of a model, or one rank's part of them, which `config` then describes.
+
+    `embedding` [vocabulary, width] gives the type that products are computed in.
+    """
 
     config: DecoderConfig
     embedding: torch.Tensor
@@ -41,6 +45,7 @@ class Decoder:
     norm: torch.Tensor
     head: Linear
     vocab_size: int  # ids that get logits
+    shared: SharedEmbedding | None = None  # where the embedding is a part of one
 
     def forward(
         self, ids: torch.Tensor, layout: Layout, wanted: torch.Tensor, kernels: Kernels
@@ -48,9 +53,9 @@ class Decoder:
         """Logits [len(wanted), vocabulary] of the `wanted` tokens (indices into `ids`), in the model's type.
 
         `ids` int64 [tokens] lie as `layout` says; their keys and values enter the cache of `kernels`. The
-        residual stream is float32 whatever the model's type.
+        residual stream is float32 whatever the model's type. Of several ranks the first one alone gets the logits.
         """
-        update = embed(self.embedding, ids, self.config)
+        update = embed(self.embedding, ids, self.config, self.shared)
         residual = torch.zeros(update.shape, dtype=torch.float32, device=update.device)
         for layer, block in enumerate(self.blocks):
             update = through(layer, block, self.config, residual, update, layout, kernels)
@@ -64,9 +69,15 @@ class Decoder:
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
 
-def embed(embedding: torch.Tensor, ids: torch.Tensor, config: DecoderConfig) -> torch.Tensor:
+def embed(
+    embedding: torch.Tensor,
+    ids: torch.Tensor,
+    config: DecoderConfig,
+    shared: SharedEmbedding | None = None,
+) -> torch.Tensor:
     """What the first block gets: [tokens, width] in the type of `embedding` [vocabulary, width]."""
-    embedded, scale = embedding.index_select(0, ids), config.embedding_scale
+    embedded = embedding.index_select(0, ids) if shared is None else shared(embedding, ids)
+    scale = config.embedding_scale
     return embedded if scale == 1 else embedded * torch.tensor(scale, dtype=embedded.dtype)
 
 

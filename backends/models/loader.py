@@ -1,4 +1,7 @@
-"""A checkpoint's tensors into a decoder, one layer at a time, so that no two copies of a model exist."""
+"""A checkpoint's tensors into a decoder, one layer at a time, so that no two copies of a model exist.
+
+A rank reads its own part of each tensor and nothing else.
+"""
 
 import logging
 from collections import Counter
@@ -9,11 +12,14 @@ from typing import Protocol
 import torch
 
 from backends.layers.linear import Linear, linear
+from backends.layers.parallel import AddedLinear, JoinedHead, JoinedLinear, Ranks, SharedEmbedding
+from backends.layers.shard import ALONE, Shard
 from backends.models.checkpoint import Checkpoint
 from backends.models.config import DecoderConfig
 from backends.models.decoder import Block, Decoder
 from backends.models.formats import Format, Quantization, suited
-from backends.models.stored import StoredTensor
+from backends.models.sharding import divided, is_output, own_rows
+from backends.models.stored import WHOLE, Part, StoredTensor, rows_of
 from backends.quantization.gguf import FOUR_BITS
 from backends.quantization.int4 import FourBits, kept, stacked, whole
 
@@ -32,8 +38,9 @@ def load_decoder(
     device: torch.device,
     vocab_size: int | None = None,
     quantization: Quantization = "none",
+    ranks: Ranks | None = None,
 ) -> Decoder:
-    """The decoder of `config` with the checkpoint's weights.
+    """The decoder of `config` with the checkpoint's weights, or one rank's part of it.
 
     `vocab_size`: only so many ids get logits (a checkpoint's vocabulary may be padded beyond the tokenizer's).
     `quantization`: of the weights of all linear layers, the head too; the embedding stays in `dtype`.
@@ -41,11 +48,11 @@ def load_decoder(
     """
     prefix = prefix_of(checkpoint)
     head_name = _INSIDE.get(prefix, HEAD)
-    source = _Source(checkpoint, dtype, device, config.norm_offset, quantization)
+    source = _Source(checkpoint, config, dtype, device, quantization, ranks)
     rows = config.vocab_size if vocab_size is None else min(vocab_size, config.vocab_size)
     embedding_name = f"{prefix}embed_tokens.weight"
     shape = config.vocab_size, config.width
-    embedding = source.tensor(embedding_name, *shape)
+    embedding = source.tensor(embedding_name, shape, Part((source.shard.share(config.vocab_size),)))
     blocks = [block_of(source, config, f"{prefix}layers.{layer}") for layer in range(config.layers)]
     norm = source.norm(f"{prefix}norm.weight", config.width)
     head = (
@@ -57,7 +64,8 @@ def load_decoder(
     source.refuse_unknown(prefix if prefix in _INSIDE else "")
     if quantization != "none":
         _log.info("quantization %s: %s", quantization, source.told_formats())
-    return Decoder(config, embedding, blocks, norm, head, rows)
+    shared = None if ranks is None else SharedEmbedding(ranks, config.vocab_size)
+    return Decoder(divided(config, source.shard.ranks), embedding, blocks, norm, head, rows, shared)
 
 
 def prefix_of(checkpoint: Checkpoint) -> str:
@@ -69,45 +77,84 @@ def prefix_of(checkpoint: Checkpoint) -> str:
 @dataclass
 class _Source:
     checkpoint: Checkpoint
+    config: DecoderConfig
     dtype: torch.dtype
     device: torch.device
-    norm_offset: float
     quantization: Quantization
+    ranks: Ranks | None
     used: set[str] = field(default_factory=set)
     formats: Counter[Format] = field(default_factory=Counter)  # of how many linears
 
-    def tensor(self, name: str, *shape: int) -> torch.Tensor:
-        return self._load(name, self.dtype, shape)
+    @property
+    def shard(self) -> Shard:
+        return ALONE if self.ranks is None else self.ranks.shard
+
+    def tensor(self, name: str, shape: tuple[int, ...], part: Part = WHOLE) -> torch.Tensor:
+        return self._load(name, self.dtype, shape, part)
 
     def norm(self, name: str, width: int) -> torch.Tensor:
         """What the norm multiplies by."""
         weight = self._load(name, torch.float32, (width,))
-        return weight + self.norm_offset if self.norm_offset else weight
+        return weight + self.config.norm_offset if self.config.norm_offset else weight
 
     def norms(self, names: Sequence[str], width: int) -> tuple[torch.Tensor, torch.Tensor]:
         first, second = (self.norm(f"{name}.weight", width) for name in names)
         return first, second
 
     def fused(self, names: Sequence[str], rows: Sequence[int], columns: int, bias: bool) -> Linear:
-        """One linear of several projections: their rows one below another."""
-        shapes = [(f"{name}.weight", (n, columns)) for name, n in zip(names, rows, strict=True)]
-        biases = [self.tensor(f"{name}.bias", n) for name, n in zip(names, rows, strict=True)] if bias else []
-        added = torch.cat(biases) if bias else None
-        format = self._format([name for name, _ in shapes])
+        """One linear of several projections: their rows one below another, as far as they are this rank's."""
+        if self.ranks is not None and is_output(names[0]):
+            return self._output(self.ranks, names[0], (rows[0], columns), bias)
+        return self._rows(names, rows, columns, bias)
+
+    def _output(self, ranks: Ranks, name: str, shape: tuple[int, int], bias: bool) -> Linear:
+        """A linear whose inputs the ranks have in equal parts."""
+        if self._format([f"{name}.weight"]) != "none":
+            return JoinedLinear(self._rows([name], shape[:1], shape[1], bias), ranks, shape[0])
+        self.formats["none"] += 1
+        weight = self.tensor(f"{name}.weight", shape, Part(columns=self.shard.share(shape[1])))
+        added = self.tensor(f"{name}.bias", shape[:1]) if bias else None
+        return AddedLinear(linear(weight, added if self.shard.rank == 0 else None), ranks)
+
+    def _rows(self, names: Sequence[str], rows: Sequence[int], columns: int, bias: bool) -> Linear:
+        format = self._format([f"{name}.weight" for name in names])
+        self.formats[format] += 1
+        parts = [
+            Part(own_rows(name, n, self.config, self.shard)) for name, n in zip(names, rows, strict=True)
+        ]
+        added = (
+            torch.cat([self._bias(*each) for each in zip(names, rows, parts, strict=True)]) if bias else None
+        )
+        wanted = [
+            (f"{name}.weight", (n, columns), part) for name, n, part in zip(names, rows, parts, strict=True)
+        ]
         if format == "int4":
-            return linear(stacked([self._four_bits(*each) for each in shapes]), added)
-        weights = [self.tensor(name, *shape) for name, shape in shapes]
+            return linear(stacked([self._four_bits(*each) for each in wanted]), added)
+        weights = [self.tensor(*each) for each in wanted]
         return linear(weights[0] if len(weights) == 1 else torch.cat(weights), added, int8=format == "int8")
+
+    def _bias(self, name: str, rows: int, part: Part) -> torch.Tensor:
+        return rows_of(self.tensor(f"{name}.bias", (rows,)), part)
 
     def head(
         self, name: str, shape: tuple[int, int], rows: int, embedding: torch.Tensor | None = None
     ) -> Linear:
-        """The first `rows` of a tensor, which may be loaded already."""
+        """The first `rows` of a tensor, whose own part may be loaded already."""
+        share = self.shard.share(shape[0])
+        own = range(share.start, max(share.start, min(share.stop, rows)))
+        head = self._head(name, shape, own, embedding) if own else None
+        if self.ranks is not None:
+            return JoinedHead(head, self.ranks, shape[0], rows)
+        assert head is not None, "a vocabulary has ids"
+        return head
+
+    def _head(self, name: str, shape: tuple[int, int], own: range, embedding: torch.Tensor | None) -> Linear:
         format = self._format([name])
+        self.formats[format] += 1
         if format == "int4":
-            return linear(self._four_bits(name, shape).rows(rows))
-        weight = self.tensor(name, *shape) if embedding is None else embedding
-        return linear(weight[:rows], int8=format == "int8")
+            return linear(self._four_bits(name, shape, Part((own,))))
+        weight = self.tensor(name, shape, Part((own,))) if embedding is None else embedding[: len(own)]
+        return linear(weight, int8=format == "int8")
 
     def told_formats(self) -> str:
         """How the linears are kept, in words."""
@@ -117,17 +164,17 @@ class _Source:
 
     def _format(self, names: Sequence[str]) -> Format:
         stored = [self._stored(name) for name in names]
-        format = suited(self.quantization, {each.type for each in stored}, stored[0].shape[-1])
-        self.formats[format] += 1
-        return format
+        return suited(self.quantization, {each.type for each in stored}, stored[0].shape[-1])
 
-    def _four_bits(self, name: str, shape: tuple[int, ...]) -> FourBits:
+    def _four_bits(self, name: str, shape: tuple[int, ...], part: Part) -> FourBits:
         stored = self._stored(name, shape)
-        return (kept if stored.type in FOUR_BITS else whole)(stored.read(), stored.type)
+        return (kept if stored.type in FOUR_BITS else whole)(rows_of(stored.read(), part), stored.type)
 
-    def _load(self, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    def _load(
+        self, name: str, dtype: torch.dtype, shape: tuple[int, ...], part: Part = WHOLE
+    ) -> torch.Tensor:
         self._stored(name, shape)
-        return self.checkpoint.load(name, dtype).to(self.device)
+        return self.checkpoint.load(name, dtype, part).to(self.device)
 
     def _stored(self, name: str, shape: tuple[int, ...] | None = None) -> StoredTensor:
         """Of a tensor that is used from now on, and has `shape` where it is known."""

@@ -17,3 +17,22 @@ class StoredTensor:
     type: str  # one of `backends.quantization.gguf.FORMATS`, or what the file says
     shape: tuple[int, ...]
     read: Callable[[], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some of a tensor: the rows of `rows`, run below run, and of these the `columns`; None: all."""
+
+    rows: tuple[range, ...] | None = None
+    columns: range | None = None
+
+
+WHOLE = Part()
+
+
+def rows_of(raw: torch.Tensor, part: Part) -> torch.Tensor:
+    """A view where it can be."""
+    if part.rows is None:
+        return raw
+    runs = [raw[run.start : run.stop] for run in part.rows]
+    return runs[0] if len(runs) == 1 else torch.cat(runs)

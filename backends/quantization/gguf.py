@@ -47,6 +47,15 @@ def dequantize(raw: torch.Tensor, type: str, dtype: torch.dtype) -> torch.Tensor
     return out.view(*raw.shape[:-1], raw.shape[-1] // format.bytes * format.weights)
 
 
+def columns_of(raw: torch.Tensor, type: str, columns: range, dtype: torch.dtype) -> torch.Tensor:
+    """As `dequantize`, the weights `columns` of each row. Only the blocks that hold them are read."""
+    format = _format(type)
+    first, last = columns.start // format.weights, -(-columns.stop // format.weights)
+    expanded = dequantize(raw[..., first * format.bytes : last * format.bytes], type, dtype)
+    before = first * format.weights
+    return expanded[..., columns.start - before : columns.stop - before].contiguous()
+
+
 def row_bytes(type: str, weights: int) -> int:
     """Bytes of a row of so many weights. Raises ValueError as `dequantize` does."""
     format = _format(type)

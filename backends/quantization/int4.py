@@ -28,10 +28,6 @@ class FourBits:
         weights = groups.mul_(self.scales.unsqueeze(-1)).add_(self.minima.unsqueeze(-1))
         return weights.view(self.integers.shape)
 
-    def rows(self, count: int) -> "FourBits":
-        """The first ones."""
-        return FourBits(self.integers[:count], self.scales[:count], self.minima[:count])
-
 
 def stacked(parts: Sequence[FourBits]) -> FourBits:
     """Rows below rows."""

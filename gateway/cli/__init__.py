@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from gateway.cli import calibrate, configuration, explain, keys, models, replay, serve, top
+from gateway.cli import calibrate, configuration, explain, keys, models, plan, replay, serve, top
 
 FAILED = 2
 Command = Callable[[argparse.Namespace], int]
@@ -57,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         explain.add,
         calibrate.add,
         replay.add,
+        plan.add,
         top.add,
     ):
         add(commands)

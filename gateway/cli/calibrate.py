@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     """Raises ValueError, OSError."""
     from classifier import calibration
     from gateway.learning import samples
-    from gateway.learning.fitting import calibrate
+    from gateway.learning.calibrating import calibrate
     from gateway.learning.recorder import present
     from gateway.learning.recordings import Book
     from gateway.learning.report import report

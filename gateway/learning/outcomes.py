@@ -1,7 +1,7 @@
 """Recorded answers of several tiers side by side, each with the confidence of rules that have not seen its sample."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,16 +18,19 @@ from gateway.learning.fitting import rules
 from gateway.learning.recordings import Recording
 from gateway.learning.replaying import Judged, judged
 from gateway.prices import cost
+from gateway.stakes import Sight
 
 FOLDS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
-    """N samples, T tiers, the cheapest first; each array (N, T) but `folds`, (N,).
+    """N samples, T tiers, the cheapest first; each array (N, T) but `folds`, (N,), `dearer` and `onward`, (N, T, T).
 
     `confidence`: P(good) at the moment of the decision, NaN where nothing can be said; `held`: what the attempt has
-    cost by then; `cost`: what the whole answer costs.
+    cost by then; `rest`: what the rest of it is expected to cost; `dearer`: what a whole answer of each tier is, as
+    seen from each; `onward`: P(good) of each tier (last) once each tier's answer (middle) is seen, NaN before
+    `gateway.learning.prospecting.foreseen`; `cost`: what the whole answer costs.
     """
 
     tiers: tuple[str, ...]
@@ -36,6 +39,9 @@ class Outcomes:
     expected: Floats
     confidence: Floats
     held: Floats
+    rest: Floats
+    dearer: Floats
+    onward: Floats
     cost: Floats
     folds: NDArray[np.intp]
 
@@ -44,7 +50,7 @@ class Outcomes:
 
     def of(self, rows: NDArray[np.intp]) -> "Outcomes":
         """These samples alone."""
-        fields = ("good", "expected", "confidence", "held", "cost", "folds")
+        fields = ("good", "expected", "confidence", "held", "rest", "dearer", "onward", "cost", "folds")
         parts = {name: getattr(self, name)[rows] for name in fields}
         return replace(self, samples=tuple(self.samples[row] for row in rows.tolist()), **parts)
 
@@ -60,7 +66,6 @@ def terms(when: str, tokens: int) -> Terms:
         when="end" if when == "end" else "hold",
         tokens=tokens,
         seconds=math.inf,
-        threshold=0.5,
         speculative=False,
     )
 
@@ -100,7 +105,7 @@ class Verdicts:
         """As a gateway would, which judges nothing where no rule can."""
         brief = self.brief(recording, of)
         if brief.confidence.silent(recording.task) is not None:
-            return Judged(None, recording.tokens)
+            return Judged(None, recording.tokens, ended=True)
         return judged(recording, brief)
 
 
@@ -140,9 +145,16 @@ def outcomes(
         if found.keys() >= prices.keys()
     ]
     seen = [[verdicts[each.tier].judged(each, of) for each in answers] for _, answers in rows]
+    table = list(prices.values())
 
     def array(values: Iterable[Iterable[float]]) -> Floats:
         return np.array([list(row) for row in values], np.float64).reshape(-1, len(prices))
+
+    def over(cost_of: Callable[[Price, Recording, Judged], float]) -> Floats:
+        return array(
+            map(cost_of, table, answers, judgements)
+            for (_, answers), judgements in zip(rows, seen, strict=True)
+        )
 
     return Outcomes(
         tiers=tuple(prices),
@@ -150,18 +162,26 @@ def outcomes(
         good=array((each.good for each in answers) for _, answers in rows),
         expected=array((_known(each.expected) for each in answers) for _, answers in rows),
         confidence=array((_known(each.confidence) for each in judgements) for judgements in seen),
-        held=array(
-            (_cost(prices[each.tier], each, at.tokens) for each, at in zip(answers, judgements, strict=True))
+        held=over(lambda price, each, at: _cost(price, each.prompt_tokens, at.tokens)),
+        rest=over(lambda price, each, at: _cost(price, 0, _length(at) - at.tokens)),
+        dearer=np.array([
+            [[_cost(price, to.prompt_tokens, _length(at)) for price, to in zip(table, answers, strict=True)]
+             for at in judgements]
             for (_, answers), judgements in zip(rows, seen, strict=True)
-        ),
-        cost=array((_cost(prices[each.tier], each, each.tokens) for each in answers) for _, answers in rows),
+        ], np.float64).reshape(-1, len(prices), len(prices)),
+        onward=np.full((len(rows), len(prices), len(prices)), np.nan),
+        cost=over(lambda price, each, at: _cost(price, each.prompt_tokens, each.tokens)),
         folds=np.array([fold(sample) for sample, _ in rows], np.intp),
-    )
+    )  # fmt: skip
 
 
 def _known(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def _cost(price: Price, recording: Recording, tokens: int) -> float:
-    return cost(price, Usage(prompt_tokens=recording.prompt_tokens, completion_tokens=tokens))
+def _length(at: Judged) -> int:
+    return Sight(confidence=0.0, tokens=at.tokens, ended=at.ended).length
+
+
+def _cost(price: Price, prompt: int, answer: int) -> float:
+    return cost(price, Usage(prompt_tokens=prompt, completion_tokens=answer))

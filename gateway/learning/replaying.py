@@ -13,10 +13,12 @@ from gateway.learning.recordings import Recording
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """`confidence`: P(good) by which it is kept or not, None where nothing can be said; `tokens`: made by then."""
+    """`confidence`: P(good) by which it is kept or not, None where nothing can be said; `tokens`: made by then;
+    `ended`: whether these are all."""
 
     confidence: float | None
     tokens: int
+    ended: bool
 
 
 def judged(recording: Recording, brief: Brief) -> Judged:
@@ -26,7 +28,9 @@ def judged(recording: Recording, brief: Brief) -> Judged:
         held.take(delta)
         if judge(brief.terms, held.seen(0.0, warming=True)) in ("commit", "escalate"):
             break
-    return Judged(held.confidence, min(held.tokens, recording.tokens))
+    tokens = min(held.tokens, recording.tokens)
+    confidence = None if held.sight is None else held.sight.confidence
+    return Judged(confidence, tokens, ended=tokens == recording.tokens)
 
 
 def _deltas(recording: Recording) -> Iterator[Delta]:

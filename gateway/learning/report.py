@@ -6,11 +6,22 @@ from classifier.calibration import Calibrations
 from classifier.confidence import WORTH_ASKING
 from gateway.config import Tier
 from gateway.learning.outcomes import Outcomes, Verdicts, outcomes, right, terms, worth_judging
+from gateway.learning.prospecting import foreseen
 from gateway.learning.recordings import Recording
-from gateway.learning.strategies import Answered, always, best_possible, cascade, measured
+from gateway.learning.strategies import (
+    Answered,
+    always,
+    best_possible,
+    cascade,
+    measured,
+    unseen,
+    weights,
+    worthwhile,
+)
 
 HOLD_TOKENS = 32
 THRESHOLDS = (0.2, 0.35, 0.5, 0.65, 0.8)
+SHARES = (0.35, 0.5, 0.65, 0.8)
 
 
 def report(recordings: Sequence[Recording], tiers: Sequence[Tier], found: Calibrations) -> list[str]:
@@ -47,7 +58,7 @@ def _set(
     there = right(recordings)
     names = worth_judging(recordings, [tier.name for tier in tiers if tier.name in there])
     prices = {tier.name: tier.price for tier in tiers if tier.name in names}
-    held = outcomes(recordings, prices, verdicts, terms("hold", HOLD_TOKENS))
+    held = foreseen(outcomes(recordings, prices, verdicts, terms("hold", HOLD_TOKENS)))
     ended = outcomes(recordings, prices, verdicts, terms("end", HOLD_TOKENS))
     told = ", ".join(f"{tier} {there[tier]} good" for tier in there)
     yield f"{name}: {len(held)} samples answered by {' and '.join(names)} ({told})"
@@ -63,6 +74,9 @@ def _set(
                 yield _line(
                     f"from {tier}, {when}, threshold {threshold}", of, cascade(of, (start, threshold))
                 )
+    for share in SHARES:
+        found = unseen(held, worthwhile, [(None, weight) for weight in weights(held)], share)
+        yield _line(f"weighed, for {share:.0%} of the cost", held, found)
     yield _line("oracle", held, best_possible(held, 1.0))
 
 

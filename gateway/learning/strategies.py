@@ -71,15 +71,34 @@ def both(outcomes: Outcomes, setting: tuple[float, float]) -> Answered:
     return climbed(outcomes, chosen(outcomes.expected, outcomes.cost, weight), threshold)
 
 
+def worthwhile(outcomes: Outcomes, setting: tuple[int | None, float]) -> Answered:
+    """Every request begins on one tier, or (None) where the router says; each answer is weighed against those of dearer
+    tiers, as `gateway.stakes` does. The setting is that tier and the weight."""
+    start, weight = setting
+    rows = np.arange(len(outcomes))
+    first = (
+        chosen(outcomes.expected, outcomes.cost, weight) if start is None else np.full(len(outcomes), start)
+    )
+    at, spent = first.copy(), np.zeros(len(outcomes))
+    for tier in range(len(outcomes.tiers) - 1):
+        worth = outcomes.onward[:, tier, tier + 1 :] - weight * outcomes.dearer[:, tier, tier + 1 :]
+        best = worth.argmax(axis=1)
+        own = outcomes.confidence[:, tier] - weight * outcomes.rest[:, tier]
+        climbs = (at == tier) & (own < worth[rows, best])  # never where nothing can be said: NaN
+        spent[climbs] += outcomes.held[climbs, tier]
+        at[climbs] = tier + 1 + best[climbs]
+    return Answered(outcomes.good[rows, at], spent + outcomes.cost[rows, at])
+
+
 def cascades(outcomes: Outcomes) -> list[tuple[int, float]]:
     """The settings of `cascade`."""
     return [(start, threshold) for start in range(len(outcomes.tiers)) for threshold in THRESHOLDS]
 
 
-def weights(outcomes: Outcomes) -> Sequence[float]:
+def weights(outcomes: Outcomes, count: int = 36) -> Sequence[float]:
     """From no regard for cost to nothing but cost."""
     spread = float(np.ptp(outcomes.cost)) or 1.0
-    return [0.0, *(np.geomspace(1e-3, 1e4, 36) / spread).tolist()]
+    return [0.0, *(np.geomspace(1e-3, 1e4, count) / spread).tolist()]
 
 
 def unseen(outcomes: Outcomes, strategy: Strategy, settings: Sequence[Setting], share: float) -> Answered:

@@ -10,6 +10,7 @@ import pytest
 from backends.backend import Delta, Signal, Usage
 from classifier.calibration import Calibration, Calibrations
 from classifier.confidence import FEATURES, Rule
+from classifier.prospects import Prospect, logit
 from gateway.learning.recordings import Recording
 
 
@@ -41,9 +42,19 @@ class Confident:
         return 1 / (1 + math.exp(-(Confident.BIAS + logprob)))
 
     @staticmethod
-    def calibrations(model: str, *rules: Rule, weights: str = "bfloat16") -> Calibrations:
+    def calibrations(
+        model: str, *rules: Rule, weights: str = "bfloat16", prospects: Sequence[Prospect] = ()
+    ) -> Calibrations:
         own = rules or tuple(Confident.rule(after) for after in (8, 16, 32, None))
-        return Calibrations(models=(Calibration(model=model, weights=weights, rules=own),))
+        found = Calibration(model=model, weights=weights, rules=own, prospects=tuple(prospects))
+        return Calibrations(models=(found,))
+
+    @staticmethod
+    def prospect(model: str, p: float, weights: str = "bfloat16") -> Prospect:
+        """The model is expected to be good with `p`, whatever is known of the prompt and of the answer."""
+        return Prospect(
+            model=model, weights=weights, bias=logit(p), prompt=0.0, own=0.0, auc=0.8, answers=100, good=50
+        )
 
     @staticmethod
     def answer(

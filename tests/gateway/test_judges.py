@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 
 from classifier import Assessment
-from gateway.config import Cascade, Tenant, Tier
+from gateway.config import Cascade, Price, Tenant, Tier
 from gateway.judges import Brief, Judges, Weights
+from gateway.routing import TierSignals
+from gateway.stakes import Stakes
 
 QA = Assessment(task="qa", good={"7b": 0.7}, seconds=0.001)
+QA70 = Assessment(task="qa", good={"7b": 0.7, "70b": 0.8}, seconds=0.001)
 ACME = Tenant(name="acme")
 
 
@@ -23,7 +26,7 @@ def test_the_brief_of_an_attempt(confident: Any) -> None:
     assert isinstance(brief, Brief)
     assert (brief.task, brief.good, brief.after) == ("qa", 0.7, (8, 16, 32))
     assert (brief.terms.when, brief.terms.tokens, brief.terms.seconds) == ("hold", 32, 1.5)
-    assert brief.terms.threshold == 0.5 and brief.terms.speculative
+    assert brief.stakes.threshold == 0.5 and brief.terms.speculative
 
 
 def test_a_tenant_stands_above_the_tier_field_by_field(confident: Any) -> None:
@@ -31,7 +34,7 @@ def test_a_tenant_stands_above_the_tier_field_by_field(confident: Any) -> None:
     own = Tenant(name="acme", cascade=Cascade(threshold=0.9, hold_ms=200, speculative=False))
     brief = judges(confident.calibrations("m"), cascade=of_tier).brief(own, "7b", QA)
     assert isinstance(brief, Brief)
-    assert (brief.terms.tokens, brief.terms.threshold, brief.terms.seconds) == (16, 0.9, 0.2)
+    assert (brief.terms.tokens, brief.stakes.threshold, brief.terms.seconds) == (16, 0.9, 0.2)
     assert not brief.terms.speculative and brief.after == (8, 16)
 
 
@@ -89,3 +92,32 @@ def test_terms_of_a_tier_change_while_it_runs(confident: Any) -> None:
     made = judges(confident.calibrations("m"))
     made.change([Tier(name="7b", cascade=Cascade(threshold=0.8, max_attempts=2))])
     assert made.settled(ACME, "7b").threshold == 0.8 and made.attempts(ACME, "7b") == 2
+
+
+SIGNALS = tuple(
+    TierSignals(
+        name=name, available=True, context_length=999, prompt_tokens=10, cached_tokens=0, price=Price(input=p)
+    )
+    for name, p in (("7b", 1.0), ("70b", 10.0))
+)
+
+
+def test_what_is_known_of_the_tiers_above(confident: Any) -> None:
+    """By the models and weight formats that run there, which have to be those of the calibration."""
+    found = confident.calibrations("m", prospects=[confident.prospect("large", 0.9)])
+
+    def stakes(large: Weights, cascade: Cascade, weight: float | None) -> Stakes:
+        tiers = [Tier(name="7b", cascade=cascade), Tier(name="70b")]
+        made = Judges(tiers, found, {"7b": [Weights("m", "bfloat16")], "70b": [large]})
+        brief = made.brief(ACME, "7b", QA70, 1, SIGNALS, weight)
+        assert isinstance(brief, Brief)
+        return brief.stakes
+
+    known = stakes(Weights("large", "bfloat16"), Cascade(), 3.0)
+    [above] = known.above
+    assert (above.name, above.good) == ("70b", 0.8) and above.expected(0.1) == pytest.approx(0.9)
+    assert known.price == Price(input=1.0) and known.weight == 3.0 and known.by_worth
+    assert not stakes(Weights("large", "int8"), Cascade(), 3.0).by_worth
+    assert not stakes(Weights("large", "bfloat16"), Cascade(), None).by_worth
+    own = stakes(Weights("large", "bfloat16"), Cascade(threshold=0.3), 3.0)
+    assert own.threshold == 0.3 and not own.by_worth

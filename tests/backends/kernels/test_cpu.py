@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from backends.kernels.cpu import Cpu
-from backends.kernels.cuda import Cuda
 from backends.kernels.layout import KVCache, Layout, Span
 from backends.kernels.reference import Kernels
 
@@ -87,22 +86,6 @@ def test_attention_with_odd_sizes(block_size: int, size: int) -> None:
     expected, ours = case.run(Kernels, case.caches[0]), case.run(Cpu, case.caches[1])
     torch.testing.assert_close(ours, expected, atol=2e-6, rtol=0)
     _assert_same_cache(*case.caches)
-
-
-@pytest.mark.parametrize("spans", SPANS.values(), ids=list(SPANS))
-def test_the_kernels_for_gpus_on_a_cpu(spans: list[tuple[int, int]]) -> None:
-    """What they do in plain torch; the rest is in test_triton_decode.py."""
-    case = Case(9, 3, 64, torch.float32, spans)
-    layout = case.layout
-    q = case.qkv[:, : 9 * 64].view(-1, 9, 64)
-    kinds = [kind(case.caches[0], *case.tables, 9) for kind in (Kernels, Cuda)]
-    kinds[0].rotate_store(1, case.qkv, layout)
-    for index, span in enumerate(layout.spans):
-        keys, values = case.caches[0].gather(1, layout.device_tables[index], span.stop)
-        expected, ours = (
-            kind.attend_span(q[layout.tokens(index)], keys, values, span.start) for kind in kinds
-        )
-        torch.testing.assert_close(ours, expected, atol=2e-6, rtol=0)
 
 
 def test_only_the_tokens_own_places_are_written() -> None:

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.kernels.layout import LONG, KVCache, Layout, Span
+from backends.kernels.layout import KVCache, Layout, Span
 
 
 def cache(block_size: int = 16, blocks: int = 200) -> KVCache:
@@ -39,17 +39,6 @@ def test_every_token_gets_its_place(case: tuple[list[Span], int]) -> None:
     assert expected == list(
         zip(layout.rows.tolist(), layout.positions.tolist(), blocks.tolist(), offsets.tolist(), strict=True)
     )
-
-
-@given(span_lists())
-def test_every_token_is_in_a_long_span_or_short(case: tuple[list[Span], int]) -> None:
-    spans, block_size = case
-    layout = Layout(spans, cache(block_size))
-    tokens = layout.short_tokens.tolist()
-    for index in layout.long_spans:
-        assert spans[index].count >= LONG
-        tokens += range(len(layout.rows))[layout.tokens(index)]
-    assert sorted(tokens) == list(range(sum(span.count for span in spans)))
 
 
 @pytest.mark.parametrize("span", [Span(0, 0, [1]), Span(-1, 1, [1]), Span(0, 17, [1]), Span(16, 1, [1])])

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from backends.kernels.cpu import Cpu
-from backends.kernels.cuda import Cuda
 from backends.kernels.layout import KVCache, LayerRule, Layout, Scheme, Span
 from backends.kernels.reference import Kernels
 
@@ -48,22 +47,6 @@ def test_windows_and_caps(window: int | None, cap: float | None, block_size: int
     scheme = Scheme(scale=0.3, soft_cap=cap, rules=[LayerRule(angles=100, window=window)])
     expected, ours = case.run(Kernels, scheme), case.run(Cpu, scheme)
     torch.testing.assert_close(ours, expected, atol=TOLERANCE[dtype], rtol=0)
-
-
-@pytest.mark.parametrize("window", [None, 16])
-@pytest.mark.parametrize("cap", [None, 2.0])
-def test_windows_and_caps_of_long_spans_on_gpus(cap: float | None, window: int | None) -> None:
-    """What is plain torch there, on a CPU."""
-    case = Case(16, torch.float32)
-    scheme = Scheme(soft_cap=cap, rules=[LayerRule(window=window)])
-    plain, ours = (kind(case.cache, *case.tables, HEADS, scheme) for kind in (Kernels, Cuda))
-    q = plain.rotate_store(0, case.qkv, case.layout)
-    for index in range(len(SPANS)):
-        part = q[case.layout.tokens(index)]
-        expected, attended = (
-            kernels.attend_gathered(0, part, case.layout, index) for kernels in (plain, ours)
-        )
-        torch.testing.assert_close(attended, expected, atol=2e-6, rtol=0)
 
 
 def test_a_token_sees_itself_and_those_right_before_it() -> None:

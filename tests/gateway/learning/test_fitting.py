@@ -5,7 +5,7 @@ from typing import Any
 
 from classifier.calibration import load, save
 from gateway.config import Price, Tier
-from gateway.learning.fitting import calibrate
+from gateway.learning.calibrating import calibrate
 from gateway.learning.report import report
 
 

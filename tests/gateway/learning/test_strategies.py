@@ -20,6 +20,7 @@ from gateway.learning.strategies import (
     router,
     unseen,
     weights,
+    worthwhile,
 )
 
 PRICES = {"small": Price(input=1, output=1), "large": Price(input=10, output=10)}
@@ -40,6 +41,11 @@ def four() -> Outcomes:
         expected=np.array([[0.9, 0.9], [0.5, 0.9], [0.5, 0.9], [0.1, 0.1]]),
         confidence=np.array([[0.9, np.nan], [0.4, np.nan], [0.2, np.nan], [0.8, np.nan]]),
         held=np.array([[0.5, 5.0]] * 4),
+        rest=np.array([[0.5, 5.0]] * 4),
+        dearer=np.tile(np.array([1.0, 10.0]), (4, 2, 1)),
+        onward=np.tile(
+            np.array([[0.9, 0.9], [0.9, 0.9], [0.9, 0.9], [0.05, 0.05]])[:, np.newaxis], (1, 2, 1)
+        ),
         cost=np.array([[1.0, 10.0]] * 4),
         folds=np.array([0, 1, 2, 3]),
     )
@@ -55,6 +61,22 @@ def test_by_hand(four: Outcomes) -> None:
     assert sent.cost.tolist() == [1.0, 10.0, 10.0, 1.0]
     begun = both(four, (0.03, 0.95))  # the first and the last begin below and climb
     assert begun.cost.tolist() == [10.5, 10.0, 10.0, 10.5]
+
+
+def test_worth_by_hand(four: Outcomes) -> None:
+    """b and c gain .5 and .7 for 9.5 more; the last is hopeless, however unsure its answer."""
+    assert worthwhile(four, (0, 0.01)).cost.tolist() == [1.0, 10.5, 10.5, 1.0]
+    assert worthwhile(four, (0, 0.06)).cost.tolist() == [1.0, 1.0, 10.5, 1.0]
+    four.confidence[3, 0] = 0.01
+    assert worthwhile(four, (0, 0.01)).cost.tolist() == [1.0, 10.5, 10.5, 1.0]
+    assert worthwhile(four, (None, 0.03)).cost.tolist() == [
+        1.0,
+        10.0,
+        10.0,
+        1.0,
+    ]  # the router sent b and c up
+    four.confidence[:, 0] = np.nan
+    assert worthwhile(four, (0, 0.0)).cost.tolist() == [1.0] * 4  # of which nothing can be said
 
 
 def test_who_is_not_judged_is_kept(four: Outcomes) -> None:
@@ -73,7 +95,9 @@ def test_the_best_mix_knows_all_tiers() -> None:
     zeros = np.zeros((2, 3))
     three = Outcomes(
         tiers=("small", "middle", "large"), samples=("a", "b"), good=np.array([[0.0, 1.0, 1.0], [0.0, 0.6, 1.0]]),
-        expected=zeros, confidence=zeros, held=zeros, cost=np.array([[0.0, 4.0, 10.0]] * 2), folds=np.array([0, 1]),
+        expected=zeros, confidence=zeros, held=zeros, rest=zeros,
+        dearer=np.zeros((2, 3, 3)), onward=np.zeros((2, 3, 3)),
+        cost=np.array([[0.0, 4.0, 10.0]] * 2), folds=np.array([0, 1]),
     )  # fmt: skip
     assert best_mix(three, 0.4) == pytest.approx(0.8) and mixed(three, 0.4) == pytest.approx(0.4)
     assert best_mix(three, 0.2) == pytest.approx(0.4) and best_mix(three, 0.7) == pytest.approx(0.9)

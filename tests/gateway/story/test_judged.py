@@ -11,22 +11,35 @@ from prometheus_client import CollectorRegistry
 
 from backends.backend import BackendError, Delta, Rejected, Unavailable, Usage
 from classifier import Assessment
+from classifier.prospects import Prospect
 from gateway import cascade
 from gateway.cascade import Attempt, Plan, Start
 from gateway.cascade_metrics import CascadeMetrics
-from gateway.config import Cascade, Telemetry, Tenant
+from gateway.config import Cascade, Price, Telemetry, Tenant
 from gateway.config import Tier as TierConfig
 from gateway.holding import Ahead, Held
 from gateway.judges import Brief, Judges, Weights
 from gateway.ledger import ABORTED, ESCALATED, RUNNING, Entry, Ledger
 from gateway.reasons import reason
 from gateway.request import Route
+from gateway.routing import TierSignals
 from gateway.telemetry import Traces
 from gateway.tiers import Replica, Tier
 
 Make = Callable[..., Any]
-QA = Assessment(task="qa", good={}, seconds=0.001)
+QA = Assessment(task="qa", good={"7b": 0.5, "13b": 0.6, "70b": 0.7}, seconds=0.001)
 TIERS = ("7b", "13b", "70b")
+SIGNALS = tuple(
+    TierSignals(
+        name=name,
+        available=True,
+        context_length=999,
+        prompt_tokens=1000,
+        cached_tokens=0,
+        price=Price(input=p),
+    )
+    for name, p in zip(TIERS, (1.0, 3.0, 10.0), strict=True)
+)
 LARGE = [Delta(text="L0 ", tokens=1), Delta(text="L1", tokens=1, finish="stop",
          usage=Usage(prompt_tokens=5, completion_tokens=2))]  # fmt: skip
 
@@ -46,17 +59,25 @@ class Rig:
         self.watched: list[bool] = []
         self.route = Route(order=TIERS, reason="7b: because", assessment=QA)
 
-    def plan(self, escalations: int = 2, start: Start | None = None, n: int = 1, **terms: Any) -> Plan:
+    def plan(
+        self,
+        escalations: int = 2,
+        start: Start | None = None,
+        n: int = 1,
+        prospects: Sequence[Prospect] = (),
+        weight: float | None = None,
+        **terms: Any,
+    ) -> Plan:
         configs = [TierConfig(name=name, cascade=Cascade(**terms)) for name in TIERS]
         weights = {"7b": "m", "13b": "m", "70b": "unknown"}
         judges = Judges(
             configs,
-            self.confident.calibrations("m"),
+            self.confident.calibrations("m", prospects=prospects),
             {name: [Weights(model, "bfloat16")] for name, model in weights.items()},
         )
 
         def brief(tier: Tier, replica: Replica) -> Brief | None:
-            found = judges.brief(Tenant(name="acme"), tier.name, QA, n)
+            found = judges.brief(Tenant(name="acme"), tier.name, QA, n, SIGNALS, weight)
             return None if isinstance(found, str) else found
 
         def set_aside(tier: Tier, replica: Replica, entry: Entry, held: Held) -> None:
@@ -107,7 +128,7 @@ async def test_a_sure_answer_is_kept_and_streamed_on(rig: Rig) -> None:
     assert len(attempt.held) == 32 and attempt.tier.name == "7b"
     assert await rig.text(attempt) == "".join(f"s{n} " for n in range(50))
     [verdict] = attempt.verdicts
-    assert verdict.kept and verdict.tokens == 32
+    assert verdict.kept and verdict.sight.tokens == 32
     assert reason(rig.route, attempt) == "7b: because; its answer p=0.87 >= 0.50 after 32 tokens"
     assert attempt.entry.confidence == pytest.approx(rig.confident.chance(-0.1)) and rig.opened() == [1, 0, 0]
     assert rig.watched == [True] and rig.aside == []
@@ -160,7 +181,7 @@ async def test_whole_answers(rig: Rig) -> None:
     """What looked good after 32 tokens may end badly."""
     rig.scripts["7b"] = rig.confident.answer(*[rig.confident.SURE] * 32, *[-8.0] * 60)
     attempt = await rig.run(when="end")
-    assert attempt.tier.name == "13b" and attempt.verdicts[0].tokens == 92
+    assert attempt.tier.name == "13b" and attempt.verdicts[0].sight.tokens == 92
     rig.scripts["7b"] = rig.confident.answer(*[rig.confident.SURE] * 40)
     kept = await rig.run(when="end")
     assert kept.tier.name == "7b" and len(kept.held) == 40 and await rig.text(kept)
@@ -266,7 +287,7 @@ async def test_forced_tokens_are_no_evidence(rig: Rig) -> None:
     mixed = [rig.confident.SURE if n % 2 else -30.0 for n in range(20)]
     rig.scripts["7b"] = rig.confident.answer(*mixed, forced=range(0, 20, 2), finish="tool_calls")
     attempt = await rig.run()
-    assert attempt.tier.name == "7b" and attempt.verdicts[0].confidence == pytest.approx(
+    assert attempt.tier.name == "7b" and attempt.verdicts[0].sight.confidence == pytest.approx(
         rig.confident.chance(-0.1)
     )
     await attempt.rest.aclose()
@@ -278,7 +299,7 @@ async def test_several_answers_are_judged_by_the_first_at_the_end(rig: Rig) -> N
     usage, ends = last.usage, Delta(index=0, text=last.text, tokens=1, signals=last.signals, finish="stop")
     rig.scripts["7b"] = [*body, ends, Delta(index=1, text="two", tokens=1, finish="stop", usage=usage)]
     attempt = await rig.run(n=2)
-    assert attempt.tier.name == "13b" and attempt.verdicts[0].tokens == 9
+    assert attempt.tier.name == "13b" and attempt.verdicts[0].sight.tokens == 9
     await attempt.rest.aclose()
 
 
@@ -342,3 +363,50 @@ def test_words_of_a_route_without_verdicts(tier_of: Make, backend: Make, tmp_pat
     attempt = Attempt(tier=tier, replica=tier.replicas[0], entry=entry, held=(), rest=None)  # type: ignore[arg-type]
     route = Route(order=("7b", "13b"), reason="7b: because", assessment=None)
     assert reason(route, attempt) == "13b: failover from 7b (7b: because)"
+
+
+async def test_what_is_hopeless_everywhere_stays(rig: Rig) -> None:
+    """Nobody pays for an escalation that is expected to gain nothing."""
+    rig.scripts["7b"] = rig.confident.answer(*[rig.confident.UNSURE] * 50)
+    attempt = await rig.run(
+        prospects=[rig.confident.prospect("m", 0.13), rig.confident.prospect("unknown", 0.14)]
+    )
+    assert attempt.tier.name == "7b" and rig.opened() == [1, 0, 0] and attempt.verdicts[0].kept
+    assert reason(rig.route, attempt) == (
+        "7b: because; its answer p=0.12 < 0.50 after 32 tokens, 70b expected 0.14, hardly better"
+    )
+    await attempt.rest.aclose()
+
+
+async def test_who_is_expected_to_do_no_better_is_passed_over(rig: Rig) -> None:
+    rig.scripts["7b"] = rig.confident.answer(*[rig.confident.UNSURE] * 50)
+    attempt = await rig.run(
+        prospects=[rig.confident.prospect("m", 0.13), rig.confident.prospect("unknown", 0.8)]
+    )
+    assert attempt.tier.name == "70b" and rig.opened() == [1, 0, 1] and rig.idle() is False
+    assert reason(rig.route, attempt) == (
+        "70b: escalated from 7b (p=0.12 < 0.50 after 32 tokens, 70b expected 0.80) (7b: because)"
+    )
+    assert rig.value("headrace_escalations_total", from_tier="7b", to_tier="70b") == 1
+    await attempt.rest.aclose()
+
+
+@pytest.mark.parametrize(("weight", "tier"), [(10.0, "70b"), (40.0, "13b"), (400.0, "7b")])
+async def test_with_a_goal_worth_decides(rig: Rig, weight: float, tier: str) -> None:
+    """A thousand tokens of prompt cost .003 on 13b and .010 on 70b, which is expected to be right .2 more often."""
+    rig.scripts["7b"] = rig.confident.answer(*[rig.confident.UNSURE] * 50)
+    rig.scripts["13b"] = rig.confident.answer(*[rig.confident.SURE] * 50)
+    attempt = await rig.run(
+        weight=weight, prospects=[rig.confident.prospect("m", 0.6), rig.confident.prospect("unknown", 0.8)]
+    )
+    assert attempt.tier.name == tier
+    if tier == "7b":
+        assert "p=0.12 after 32 tokens, 13b expected 0.60, not worth its cost" in reason(rig.route, attempt)
+    await attempt.rest.aclose()
+
+
+async def test_a_threshold_that_was_set_stands_above_worth(rig: Rig) -> None:
+    rig.scripts["7b"] = rig.confident.answer(*[rig.confident.UNSURE] * 50)
+    attempt = await rig.run(weight=400.0, threshold=0.4, prospects=[rig.confident.prospect("m", 0.6)])
+    assert attempt.tier.name == "13b" and "p=0.12 < 0.40 after 32 tokens" in reason(rig.route, attempt)
+    await attempt.rest.aclose()

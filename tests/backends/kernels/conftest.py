@@ -1,0 +1,48 @@
+"""Compiles Triton kernels for GPUs that are not there, as they would be launched on them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+SHARED_MEMORY = {
+    80: 166_912,
+    90: 232_448,
+    100: 232_448,
+}  # bytes that one program may have, by compute capability
+
+
+def _compile(
+    capability: int,
+    kernel: Any,
+    types: Mapping[str, str],
+    constants: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> Any:
+    """The compiled kernel; asserts that it exists and that its shared memory is within the device's.
+
+    `types`: of each argument that is neither constant nor an int32. Pointers and strides are multiples of 16, which is
+    what lets copies run ahead, and that is what takes the memory.
+    """
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    names = kernel.arg_names
+    signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in names}
+    aligned = [place for place, name in enumerate(names) if signature[name].startswith(("*", "i32"))]
+    attributes = {(place,): [["tt.divisibility", 16]] for place in aligned}
+    compiled = triton.compile(
+        ASTSource(kernel, signature, dict(constants), attributes),
+        target=GPUTarget("cuda", capability, 32),
+        options=dict(options),
+    )
+    assert compiled.asm["cubin"]
+    assert compiled.metadata.shared <= SHARED_MEMORY[capability]
+    return compiled
+
+
+@pytest.fixture(scope="session")
+def compile_for() -> Callable[..., Any]:
+    """`compile_for(capability, kernel, types, constants, options)`, see `_compile`."""
+    return _compile
