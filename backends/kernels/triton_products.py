@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from backends.kernels.tiling import Tiling, tiling
-from backends.kernels.triton_decode import OPTIONS
+from backends.kernels.triton_types import OPTIONS
 from backends.quantization.packed import FLOAT8, Packed
 
 NAMES = {torch.uint8: "int4", torch.int8: "int8", FLOAT8: "fp8"}  # by the type of the values

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from backends.kernels.products import LARGEST
-from backends.kernels.triton_decode import OPTIONS
+from backends.kernels.triton_types import OPTIONS
 
 WIDTH = 1024  # columns at a time
 

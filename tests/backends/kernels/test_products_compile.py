@@ -132,9 +132,9 @@ def test_products_of_any_number_of_rows(capability: int, rows: int, case: Case) 
 
 @pytest.mark.parametrize("capability", SHARED_MEMORY)
 def test_what_surrounds_them(capability: int) -> None:
-    from backends.kernels.triton_decode import OPTIONS
     from backends.kernels.triton_products import finish
     from backends.kernels.triton_rounding import quantize
+    from backends.kernels.triton_types import OPTIONS
 
     pointers = {"pieces": "*i32", "row_scales": "*fp32", "scales": "*fp16", "bias": "*bf16", "out": "*bf16"}
     assert compiled(finish, capability, pointers, {"SPLITS": 8, "WIDTH": 1024}, **OPTIONS).asm["cubin"]
