@@ -4,10 +4,13 @@ Legend of shapes: T tokens of the batch, H query heads, K key/value heads (H is 
 D head size, C context of one sequence.
 """
 
+from collections.abc import Sequence
+
 import torch
 
 from backends.kernels.layout import LONG, PLAIN, KVCache, LayerRule, Layout, Scheme
 from backends.kernels.noise import gumbel
+from backends.kernels.truncation import Law, truncate
 
 
 class Kernels:
@@ -127,6 +130,10 @@ class Kernels:
         ones = torch.ones(count, context, dtype=torch.bool, device=self.cos.device)
         future = ones.triu(context - count + 1)
         return future if window is None else future | ones.tril(context - count - window)
+
+    def truncate(self, logits: torch.Tensor, laws: Sequence[Law]) -> torch.Tensor:
+        """What is left to draw from, see `truncation.truncate`."""
+        return truncate(logits, laws)
 
     def draw(self, scores: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """One token per row of float32 `scores` [rows, vocabulary], drawn from their softmax by `noise`; int64.

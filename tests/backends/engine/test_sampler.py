@@ -8,10 +8,11 @@ import torch
 
 from backends.engine.adjustments import adjust
 from backends.engine.batch import Choice, Pick, Seen
-from backends.engine.sampler import sample, truncate
+from backends.engine.sampler import sample
 from backends.kernels.layout import KVCache
 from backends.kernels.reference import Kernels
 from backends.kernels.select import kernels_for
+from backends.kernels.truncation import truncate
 from backends.wire import Sampling
 
 LOGITS = [2.0, 1.5, 1.0, 0.5, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0]

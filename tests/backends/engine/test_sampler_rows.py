@@ -7,10 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends.engine.sampler import NUCLEUS, sample, truncate
+from backends.engine.sampler import sample
 from backends.kernels.cpu import Cpu
 from backends.kernels.layout import KVCache
 from backends.kernels.reference import Kernels
+from backends.kernels.truncation import NUCLEUS, truncate
 from backends.wire import Sampling
 
 LOGITS = torch.tensor([2.0, 1.5, 1.5, 0.3, 0.0, -0.5, -1.0, -4.0])

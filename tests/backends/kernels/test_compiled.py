@@ -89,3 +89,64 @@ def test_the_merge_of_pieces(compile_for: Compile, capability: int) -> None:
 
     types = {"means": "*fp32", "sums": "*fp32", "out": "*bf16", "order": "*i32"}
     compile_for(capability, merge, types, {"SIZE": 128, "COLUMNS": 128, "PIECES": PIECES}, OPTIONS)
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("dtype", ["bf16", pytest.param("fp32", marks=pytest.mark.slow)])
+def test_rows(compile_for: Compile, dtype: str, capability: int) -> None:
+    from backends.kernels.triton_rows import COLUMNS, HEADS, gate_mul, norm, norm_each, norm_options
+    from backends.kernels.triton_types import OPTIONS
+
+    floats = dict.fromkeys(("update", "out", "qkv", "gate_up"), f"*{dtype}") | {"eps": "fp32"}
+    floats |= dict.fromkeys(("residual", "weight", "queries", "keys"), "*fp32")
+    options = norm_options(8192)
+    sizes: dict[str, Any] = {"WIDTH": 8192, "COLUMNS": options.pop("COLUMNS")}
+    compile_for(capability, norm, floats, sizes, options)
+    compile_for(capability, norm, floats, sizes | {"residual": None}, options)
+    heads = {"QUERIES": 32, "NORMED": 40, "SIZE": 128, "HEADS": HEADS, "COLUMNS": 128}
+    compile_for(capability, norm_each, floats, heads, OPTIONS)
+    gate = {"WIDTH": 14336, "COLUMNS": COLUMNS, "GELU": True}
+    compile_for(capability, gate_mul, floats, gate, OPTIONS)
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize(
+    ("dtype", "cache", "largest", "size", "half"),
+    [("bf16", "bf16", 0.0, 128, 64), ("bf16", "i8", 127.0, 80, 16), ("fp16", "u8", 448.0, 64, 32)],
+)
+def test_rotation(
+    compile_for: Compile, capability: int, dtype: str, cache: str, largest: float, size: int, half: int
+) -> None:
+    from backends.kernels.kv_formats import LEAST
+    from backends.kernels.triton_rotation import HEADS, rotate
+    from backends.kernels.triton_types import OPTIONS
+
+    types = {"qkv": f"*{dtype}", "keys": f"*{cache}", "values": f"*{cache}", "cos": "*fp32", "sin": "*fp32"}
+    types |= dict.fromkeys(("positions", "angles", "rows", "tables"), "*i32")
+    constants: dict[str, Any] = {
+        "QUERIES": 32,
+        "KV_HEADS": 8,
+        "SIZE": size,
+        "HALF": half,
+        "BLOCK": 16,
+        "ROTATED": True,
+    }
+    constants |= {"LARGEST": largest, "LEAST": LEAST, "HEADS": HEADS, "HALF_COLUMNS": half}
+    constants["REST_COLUMNS"] = 64 if size > 2 * half else 0
+    scales = ("key_scales", "value_scales")
+    if largest:
+        types |= dict.fromkeys(scales, "*fp32")
+    else:
+        constants |= dict.fromkeys(scales)
+    compile_for(capability, rotate, types, constants, OPTIONS)
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_sampling(compile_for: Compile, capability: int) -> None:
+    from backends.kernels.triton_sampling import COLUMNS, cut, draw_pieces
+    from backends.kernels.triton_types import OPTIONS
+
+    types = dict.fromkeys(("logits", "scores", "settings"), "*fp32")
+    types |= {"ranks": "*i32", "keys": "*i64", "best": "*fp64", "tokens": "*i64"}
+    compile_for(capability, cut, types, {"COLUMNS": COLUMNS}, {"num_warps": 8, **OPTIONS})
+    compile_for(capability, draw_pieces, types, {"COLUMNS": COLUMNS}, OPTIONS)
