@@ -28,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from classifier.evaluate import main as evaluate
 
         return evaluate(words[2:])
+    if words[:1] == ["quantize"]:  # needs torch, which nothing here imports
+        os.execv(sys.executable, [sys.executable, "-m", "backends.quantize", *words[1:]])
     options = _parser().parse_args(words)
     command: Command = options.command
     try:
@@ -61,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         top.add,
     ):
         add(commands)
+    commands.add_parser("quantize", help="write a model in fewer bits; see headrace quantize --help")
     commands.add_parser("train", help="fit the classifier on graded outcomes; see headrace train --help")
     evaluate = commands.add_parser("evaluate", help="measure the router; see headrace evaluate router --help")
     evaluate.add_argument("what", choices=["router"])

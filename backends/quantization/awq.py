@@ -1,0 +1,65 @@
+"""AWQ (arXiv:2306.00978): columns with strong inputs are made larger before weights are rounded, and so lose less.
+
+What a column is multiplied by, what comes before divides its input by; nothing else is computed than before.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from backends.quantization.grid import Grid, moments_by_group
+from backends.quantization.grouped import Grouped
+
+_STEPS = 10  # strengths that are tried, from 0 on
+_TRIED = 256  # tokens that they are tried on
+
+Fold = Callable[[torch.Tensor], torch.Tensor]
+"""Scales [in] as what comes before can take them: alike where inputs have one source, rounded as they are stored."""
+
+
+def scaled(
+    weight: torch.Tensor, inputs: torch.Tensor, grid: Grid, fold: Fold
+) -> tuple[Grouped, torch.Tensor]:
+    """`weight` float32 [out, in] with its columns multiplied by scales, in integers; and the scales, float32 [in].
+
+    `inputs` float32 [tokens, in] are those of the weight as it is.
+    """
+    scales = best_scales(weight, inputs, grid, fold)
+    return clipped(weight * scales, inputs / scales, grid), scales
+
+
+def clipped(weight: torch.Tensor, inputs: torch.Tensor, grid: Grid) -> Grouped:
+    """In integers of ranges that are shrunk where that serves, see `Grid.best_ranges`."""
+    moments = moments_by_group(inputs, grid.width(weight.shape[1]))
+    return grid.nearest(weight, grid.best_ranges(weight, moments))
+
+
+def best_scales(weight: torch.Tensor, inputs: torch.Tensor, grid: Grid, fold: Fold) -> torch.Tensor:
+    """Of the scales that the strengths of inputs and weights suggest, those with the least squared error of the
+    outputs; ones where none of them are better."""
+    tried = inputs[:: -(-len(inputs) // _TRIED)]
+    strength = inputs.abs().mean(0).clamp(min=1e-4)
+    size = _relative_size(weight, grid).clamp(min=1e-4)
+    ones = torch.ones_like(strength)
+    best, least = ones, _loss(weight, tried, grid, ones)
+    for balanced in (False, True):
+        for step in range(1, _STEPS):
+            share = step / _STEPS
+            scales = strength**share / (size ** (1 - share) if balanced else 1)
+            scales = fold(scales / (scales.max() * scales.min()).sqrt())
+            loss = _loss(weight, tried, grid, scales)
+            if loss < least:
+                best, least = scales, loss
+    return best
+
+
+def _relative_size(weight: torch.Tensor, grid: Grid) -> torch.Tensor:
+    """How large the weights of each column are beside the largest of their groups, on average."""
+    groups = grid.grouped(weight).abs()
+    return (groups / groups.amax(2, keepdim=True).clamp(min=1e-6)).flatten(1).mean(0)
+
+
+def _loss(weight: torch.Tensor, inputs: torch.Tensor, grid: Grid, scales: torch.Tensor) -> float:
+    larger = weight * scales
+    rounded = grid.nearest(larger, grid.ranges(larger)).dequantized() / scales
+    return float((inputs @ (rounded - weight).T).square().mean())

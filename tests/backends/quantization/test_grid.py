@@ -1,0 +1,58 @@
+"""Rounding to the nearest integer, and ranges that are shrunk where that serves."""
+
+import pytest
+import torch
+
+from backends.quantization.grid import Grid, moment, moments_by_group
+
+
+def error(inputs: torch.Tensor, weight: torch.Tensor, made: torch.Tensor) -> float:
+    return float((inputs @ (made - weight).T).square().mean())
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("group", [0, 32])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_no_weight_is_further_than_half_a_step_away(bits: int, group: int, symmetric: bool) -> None:
+    grid = Grid(bits, group, symmetric)
+    weight = torch.randn(6, 96)
+    ranges = grid.ranges(weight)
+    made = grid.nearest(weight, ranges)
+    steps = ranges.scales.repeat_interleave(grid.width(96), 1)
+    # Half a step more at the ends: symmetric ranges have a step less above zero, zeros are whole numbers.
+    assert ((made.dequantized() - weight).abs() <= steps * 1.01).all()
+    inside = (made.integers > 0) & (made.integers < grid.highest)
+    assert ((made.dequantized() - weight).abs() <= steps * 0.501)[inside].all()
+    assert made.scales.dtype == torch.float16 and torch.equal(made.scales.float(), ranges.scales)
+
+
+def test_zero_stays_zero_and_nothing_is_divided_by_it() -> None:
+    """A row of zeros, one with a single sign, and one whose range is below what float16 holds."""
+    weight = torch.stack([torch.zeros(32), torch.rand(32) + 1, torch.full((32,), 1e-9)])
+    for symmetric in (True, False):
+        grid = Grid(4, 0, symmetric)
+        made = grid.nearest(weight, grid.ranges(weight)).dequantized()
+        assert made.isfinite().all() and (made[0] == 0).all() and (made[2].abs() < 1e-6).all()
+        assert (made[1] - weight[1]).abs().max() < 0.2
+
+
+def test_a_range_is_shrunk_only_where_that_loses_less() -> None:
+    grid = Grid(4, 32, symmetric=True)
+    inputs = torch.randn(200, 64)
+    weight = torch.randn(5, 64) * 0.1
+    weight[:, 40] = 1.0  # far from the others, on an input that is all but silent
+    inputs[:, 40] = 0.01
+    plain = grid.nearest(weight, grid.ranges(weight)).dequantized()
+    best = grid.best_ranges(weight, moments_by_group(inputs, 32))
+    shrunk = grid.nearest(weight, best).dequantized()
+    assert error(inputs, weight, shrunk) < 0.5 * error(inputs, weight, plain)
+    assert (best.scales[:, 1] < 0.6 * grid.ranges(weight).scales[:, 1]).all()
+
+
+def test_moments_tell_the_error_of_the_outputs() -> None:
+    inputs, wrong = torch.randn(50, 64), torch.randn(3, 64)
+    whole = moment(inputs)
+    assert (wrong @ whole @ wrong.T).trace() == pytest.approx(
+        float((inputs @ wrong.T).square().sum() / 50), rel=1e-4
+    )
+    torch.testing.assert_close(moments_by_group(inputs, 32)[1], whole[32:, 32:])

@@ -1,0 +1,57 @@
+"""Texts that a model is watched on: from a file, and its own words."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+import torch
+
+from backends.quantize.calibration import CalibrationError, origin, read
+from backends.quantize.own_words import own_words
+from backends.tokenizer import Tokenizer
+
+LINES = """\
+{"text": "abcdef"}
+
+{"prompt": "gh"}
+{"messages": [{"role": "system", "content": "i"}, {"role": "user", "content": "jkl"}]}
+{"text": "mnop"}
+"""
+
+
+def test_all_tokens_are_cut_into_sequences_of_one_length(byte_model: Path, tmp_path: Path) -> None:
+    tokenizer = Tokenizer(byte_model)
+    (tmp_path / "c.jsonl").write_text(LINES)
+    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(LINES.encode()))
+    for name in ("c.jsonl", "c.jsonl.gz"):
+        ids = read(tmp_path / name, tokenizer, samples=10, length=5)
+        assert [bytes(row.tolist()) for row in ids] == [b"abcde", b"fghij", b"klmno"]
+        assert read(tmp_path / name, tokenizer, samples=2, length=5).shape == (2, 5)
+    assert origin(tmp_path / "c.jsonl") != origin(tmp_path / "c.jsonl.gz") and origin(None) == "builtin"
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"text": "a", "prompt": "b"}', "c.jsonl, line 1: exactly one of text, prompt and messages"),
+        ("{}", "line 1: exactly one of"),
+        ('{"words": "a"}', "line 1: .*unknown field `words`"),
+        ("[1]", "line 1: Expected `object`"),
+        ('{"text": "ab"}', "holds fewer tokens than one sequence of 5; see --length"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(
+    byte_model: Path, tmp_path: Path, line: str, reason: str
+) -> None:
+    (tmp_path / "c.jsonl").write_text(line)
+    with pytest.raises(CalibrationError, match=reason):
+        read(tmp_path / "c.jsonl", Tokenizer(byte_model), samples=2, length=5)
+
+
+@pytest.mark.models
+def test_a_models_own_words_are_text_and_the_same_each_time(smollm2_folder: Path) -> None:
+    ids = own_words(smollm2_folder, samples=3, length=20, device="cpu")
+    assert ids.shape == (3, 20) and torch.equal(ids, own_words(smollm2_folder, 3, 20, "cpu"))
+    tokenizer = Tokenizer(smollm2_folder)
+    text = b"".join(tokenizer.vocabulary()[id] for id in ids.flatten().tolist()).decode(errors="replace")
+    assert "bicycle" in text and len(set(ids.flatten().tolist())) > 20
