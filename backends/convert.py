@@ -24,6 +24,7 @@ from tokenizers import Tokenizer, normalizers, pre_tokenizers
 from backends.catalogue import LAYOUT, MANIFEST, Manifest
 from backends.models.checkpoint import GGUF_BLOCKS, Checkpoint, CheckpointError, GgufBlocks, open_checkpoint
 from backends.models.gguf_file import read_gguf
+from backends.models.stored import StoredTensor
 from backends.quantization.gguf import FORMATS
 
 _UNUSED = 5  # the token type of ids that only pad the vocabulary
@@ -66,6 +67,7 @@ def _write_weights(checkpoint: Checkpoint, path: Path) -> None:
     blocks: dict[str, GgufBlocks] = {}
     for name in sorted(checkpoint.names()):
         stored = checkpoint.stored(name)
+        assert isinstance(stored, StoredTensor), "all tensors of a GGUF file are"
         dtype = FORMATS[stored.type].dtype
         tensors[name] = stored.read() if dtype is None else stored.read().view(dtype)
         if dtype is None:

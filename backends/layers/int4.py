@@ -19,6 +19,7 @@ class Int4Linear:
 
     def __init__(self, weight: FourBits, bias: torch.Tensor | None = None) -> None:
         self.channels, self.columns = weight.integers.shape
+        self.order = weight.order
         self.packed = _pack(weight.integers)
         tables = [_in_lanes(table) for table in (weight.scales, weight.minima)]
         if all(torch.equal(table.half().float(), table) for table in tables):
@@ -30,7 +31,8 @@ class Int4Linear:
         rows, groups = len(x), self.packed.shape[1]
         integers = np.empty((rows, self.columns), np.int8)
         scales, sums = np.empty((2, rows, groups), np.float32)
-        int4.quantize(as_array(x.contiguous()), integers, scales, sums)
+        x = x.contiguous() if self.order is None else x.index_select(1, self.order)
+        int4.quantize(as_array(x), integers, scales, sums)
         out = x.new_empty(rows, self.channels)
         weights = self.packed.numpy(), self.scales.numpy(), self.minima.numpy()
         int4.multiply(integers, scales, sums, *weights, self.bias, as_array(out))

@@ -2,7 +2,8 @@
 
 A folder is Hugging Face's: config.json, generation_config.json if there is one, and model.safetensors or the files
 that model.safetensors.index.json lists. Folders that `backends.convert` made keep GGUF's blocks: the tensor is then
-uint8 [rows, bytes of a row], and the safetensors metadata `headrace.gguf` says, as JSON, {name: {type, shape}}.
+uint8 [rows, bytes of a row], and the safetensors metadata `headrace.gguf` says, as JSON, {name: {type, shape}}. What
+other tools quantised is read as `backends.models.packed` says, by the `quantization_config` of config.json.
 """
 
 import json
@@ -14,9 +15,12 @@ import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 
+from backends.models.fields import ConfigError
 from backends.models.gguf import open_gguf
-from backends.models.stored import WHOLE, CheckpointError, Part, StoredTensor, rows_of
-from backends.quantization.gguf import FORMATS, columns_of, dequantize, row_bytes
+from backends.models.packed.files import FileTensor
+from backends.models.packed.methods import settings_of, unpacked
+from backends.models.stored import WHOLE, CheckpointError, Part, Stored, StoredTensor
+from backends.quantization.gguf import FORMATS, row_bytes
 
 __all__ = ["GGUF_BLOCKS", "Checkpoint", "CheckpointError", "GgufBlocks", "open_checkpoint"]
 
@@ -41,7 +45,7 @@ class Checkpoint:
         path: Path,
         config: dict[str, Any],
         generation: dict[str, Any],
-        tensors: Mapping[str, StoredTensor],
+        tensors: Mapping[str, Stored],
     ) -> None:
         self.path = path
         self.config = config  # what config.json holds
@@ -52,7 +56,7 @@ class Checkpoint:
         """Hugging Face's names of all tensors."""
         return frozenset(self._tensors)
 
-    def stored(self, name: str) -> StoredTensor:
+    def stored(self, name: str) -> Stored:
         """The tensor as it lies on disk. Raises CheckpointError where there is none of this name."""
         if name not in self._tensors:
             raise CheckpointError(f"{self.path}: tensor {name} is missing")
@@ -65,10 +69,7 @@ class Checkpoint:
         """
         tensor = self.stored(name)
         try:
-            raw = rows_of(tensor.read(), part)
-            if part.columns is None:
-                return dequantize(raw, tensor.type, dtype)
-            return columns_of(raw, tensor.type, part.columns, dtype)
+            return tensor.load(dtype, part)
         except ValueError as error:
             raise CheckpointError(f"{self.path}: tensor {name}: {error}") from error
 
@@ -90,16 +91,36 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 def _open_folder(folder: Path) -> Checkpoint:
     config = _json(folder / "config.json")
-    if quantized := config.get("quantization_config"):
-        raise CheckpointError(
-            f"{folder / 'config.json'}: quantization_config ({quantized}) is not supported; "
-            "use the unquantised weights or a GGUF file"
-        )
     generation = folder / "generation_config.json"
-    tensors: dict[str, StoredTensor] = {}
+    files: dict[str, FileTensor] = {}
+    blocks: dict[str, GgufBlocks] = {}
     for file, wanted in _files(folder):
-        tensors |= _open_safetensors(file, wanted)
-    return Checkpoint(folder, config, _json(generation) if generation.exists() else {}, tensors)
+        tensors, described = _open_safetensors(file, wanted)
+        files |= tensors
+        blocks |= described
+    return Checkpoint(
+        folder,
+        config,
+        _json(generation) if generation.exists() else {},
+        _weights(folder, config, files, blocks),
+    )
+
+
+def _weights(
+    folder: Path, config: Mapping[str, Any], files: Mapping[str, FileTensor], blocks: Mapping[str, GgufBlocks]
+) -> dict[str, Stored]:
+    """By Hugging Face's names: those that other tools packed, and all that are no part of these."""
+    packed: dict[str, Stored] = {}
+    used: frozenset[str] = frozenset()
+    try:
+        if settings := settings_of(config):
+            packed, used = unpacked(settings, files)
+    except ConfigError as error:
+        raise CheckpointError(f"{folder / 'config.json'}: {error}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{folder}: {error}") from error
+    plain = {name: _stored(tensor, blocks.get(name)) for name, tensor in files.items() if name not in used}
+    return plain | packed
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -130,7 +151,9 @@ def _files(folder: Path) -> Iterator[tuple[Path, frozenset[str] | None]]:
         raise CheckpointError(f"{folder}: neither {_SINGLE} nor {_INDEX}{reason}")
 
 
-def _open_safetensors(path: Path, wanted: frozenset[str] | None) -> dict[str, StoredTensor]:
+def _open_safetensors(
+    path: Path, wanted: frozenset[str] | None
+) -> tuple[dict[str, FileTensor], dict[str, GgufBlocks]]:
     try:
         file: Any = safe_open(path, framework="pt")
         names = frozenset(file.keys())
@@ -138,19 +161,29 @@ def _open_safetensors(path: Path, wanted: frozenset[str] | None) -> dict[str, St
         blocks = msgspec.json.decode(described, type=dict[str, GgufBlocks])
         if missing := (wanted or frozenset()) - names:
             raise ValueError(f"tensor {min(missing)} is missing, though the index promises it")
-        return {name: _stored(file, name, blocks.get(name)) for name in sorted(wanted or names)}
+        tensors = {name: _file_tensor(file, name) for name in sorted(wanted or names)}
+        for name in blocks.keys() & tensors.keys():
+            _check(name, tensors[name], blocks[name])
+        return tensors, blocks
     except (OSError, SafetensorError, ValueError, msgspec.DecodeError) as error:
         raise CheckpointError(f"{path}: {error}") from error
 
 
-def _stored(file: Any, name: str, blocks: GgufBlocks | None) -> StoredTensor:
+def _file_tensor(file: Any, name: str) -> FileTensor:
     slice = file.get_slice(name)
-    type, shape = slice.get_dtype(), tuple(slice.get_shape())
+    return FileTensor(slice.get_dtype(), tuple(slice.get_shape()), lambda: file.get_tensor(name))
+
+
+def _check(name: str, tensor: FileTensor, blocks: GgufBlocks) -> None:
+    type, shape = tensor.type, tensor.shape
+    if type != "U8" or shape != (*blocks.shape[:-1], row_bytes(blocks.type, blocks.shape[-1])):
+        raise ValueError(f"tensor {name}: {type} {shape} does not hold {blocks.shape} in {blocks.type}")
+
+
+def _stored(tensor: FileTensor, blocks: GgufBlocks | None) -> StoredTensor:
     if blocks is not None:
-        if type != "U8" or shape != (*blocks.shape[:-1], row_bytes(blocks.type, blocks.shape[-1])):
-            raise ValueError(f"tensor {name}: {type} {shape} does not hold {blocks.shape} in {blocks.type}")
-        return StoredTensor(blocks.type, blocks.shape, lambda: file.get_tensor(name))
-    if type not in FORMATS:
+        return StoredTensor(blocks.type, blocks.shape, tensor.read)
+    if tensor.type not in FORMATS:
         # Buffers of other types may lie beside the weights; only a model that asks for one fails, by name.
-        return StoredTensor(type, shape, lambda: file.get_tensor(name))
-    return StoredTensor(type, shape, lambda: file.get_tensor(name).view(torch.uint8))
+        return StoredTensor(tensor.type, tensor.shape, tensor.read)
+    return StoredTensor(tensor.type, tensor.shape, lambda: tensor.read().view(torch.uint8))

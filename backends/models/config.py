@@ -62,8 +62,6 @@ def shape(
     head_dim = integer(config, "head_dim", head_dim or width // heads)
     if head_dim % 2:
         raise ConfigError(f"head_dim: {head_dim} is odd, so that its halves cannot be rotated")
-    if config.get("quantization_config") is not None:
-        raise ConfigError("quantization_config: weights quantised this way are not supported")
     full, sliding = (ropes(config, head_dim, theta).get(kind) for kind in (FULL, SLIDING))
     rope = full or sliding
     assert rope is not None, "settings for no type of layers are those for both"

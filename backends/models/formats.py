@@ -4,13 +4,11 @@ from collections.abc import Collection
 from typing import Literal
 
 from backends.instructions import cpu_has_avx2
-from backends.quantization.gguf import FORMATS, FOUR_BITS
+from backends.models.stored import Kind
 from backends.quantization.int4 import GROUP
 
 Quantization = Literal["none", "auto", "int8", "int4"]  # what is asked for
 Format = Literal["none", "int8", "int4"]  # of one linear; none: as the model computes
-
-_WHOLE = frozenset(type for type, format in FORMATS.items() if format.expand is None)
 
 
 def possible(asked: Quantization, device: str) -> Quantization:
@@ -29,16 +27,16 @@ def possible(asked: Quantization, device: str) -> Quantization:
     return asked
 
 
-def suited(asked: Quantization, types: Collection[str], columns: int) -> Format:
-    """The format of one linear whose rows lie in the file as `types`.
+def suited(asked: Quantization, kinds: Collection[Kind], columns: int) -> Format:
+    """The format of one linear whose rows lie in the file as `kinds`.
 
-    `auto` and `int4`: what has four bits in the file keeps them, other small integers become int8. Whole numbers stay
+    `auto` and `int4`: what has four bits in the file keeps them, other small numbers become int8. Whole numbers stay
     as they are with `auto`; `int4` rounds them.
     """
     if asked in ("none", "int8"):
         return asked
-    if FOUR_BITS.keys() >= set(types):
+    if set(kinds) == {"four"}:
         return "int4"
-    if set(types) <= _WHOLE:
+    if set(kinds) == {"whole"}:
         return "none" if asked == "auto" else "int8" if columns % GROUP else "int4"
     return "int8"

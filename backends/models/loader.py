@@ -19,13 +19,14 @@ from backends.models.config import DecoderConfig
 from backends.models.decoder import Block, Decoder
 from backends.models.formats import Format, Quantization, suited
 from backends.models.sharding import divided, is_output, own_rows
-from backends.models.stored import WHOLE, Part, StoredTensor, rows_of
-from backends.quantization.gguf import FOUR_BITS
-from backends.quantization.int4 import FourBits, kept, stacked, whole
+from backends.models.stored import WHOLE, Part, Stored, rows_of
+from backends.quantization.int4 import FourBits, one_order, stacked
 
 _log = logging.getLogger(__name__)
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+_FIRST_ROW = Part((range(1),))
 
 # Where the text model of a larger one is, in the checkpoints of transformers 4 and of transformers 5; and its head.
 _INSIDE = {"language_model.model.": "language_model.lm_head.weight", "model.language_model.": HEAD}
@@ -164,11 +165,13 @@ class _Source:
 
     def _format(self, names: Sequence[str]) -> Format:
         stored = [self._stored(name) for name in names]
-        return suited(self.quantization, {each.type for each in stored}, stored[0].shape[-1])
+        kinds = {each.kind for each in stored}
+        if kinds == {"four"} and not one_order([each.four_bits(_FIRST_ROW) for each in stored]):
+            kinds = {"small"}  # four bits cannot be stacked if each has its columns in an order of its own
+        return suited(self.quantization, kinds, stored[0].shape[-1])
 
     def _four_bits(self, name: str, shape: tuple[int, ...], part: Part) -> FourBits:
-        stored = self._stored(name, shape)
-        return (kept if stored.type in FOUR_BITS else whole)(rows_of(stored.read(), part), stored.type)
+        return self._stored(name, shape).four_bits(part)
 
     def _load(
         self, name: str, dtype: torch.dtype, shape: tuple[int, ...], part: Part = WHOLE
@@ -176,7 +179,7 @@ class _Source:
         self._stored(name, shape)
         return self.checkpoint.load(name, dtype, part).to(self.device)
 
-    def _stored(self, name: str, shape: tuple[int, ...] | None = None) -> StoredTensor:
+    def _stored(self, name: str, shape: tuple[int, ...] | None = None) -> Stored:
         """Of a tensor that is used from now on, and has `shape` where it is known."""
         if name not in self.checkpoint.names():
             raise ValueError(f"{name}: missing from the checkpoint")
@@ -193,6 +196,8 @@ class _Source:
             for name in sorted(self.checkpoint.names() - self.used)
             # A tied head may be stored a second time; old checkpoints hold the frequencies of the rope.
             if name.startswith(prefix) and name != HEAD and not name.endswith(".rotary_emb.inv_freq")
+            # Tools that quantise write a bias of zeros for layers that have none.
+            if not (name.endswith(".bias") and not self.checkpoint.load(name, torch.float32).any())
         )
         for name in unknown:
             raise ValueError(f"{name}: the checkpoint has it, the architecture does not")

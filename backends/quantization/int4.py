@@ -1,6 +1,6 @@
 """Weights of four bits in groups of 32 neighbours of a row: integer · scale + minimum.
 
-GGUF's formats of four bits are that already, and lose nothing. Whole weights are rounded to it.
+GGUF's formats of four bits are that already, and so are larger groups; they lose nothing. Whole weights are rounded.
 """
 
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from backends.quantization.gguf import dequantize, groups_of_four_bits
+from backends.quantization.grouped import Grouped
 
 GROUP = 32
 _HIGHEST = 15
@@ -16,23 +17,67 @@ _HIGHEST = 15
 
 @dataclass(frozen=True, slots=True)
 class FourBits:
-    """`integers` uint8 [rows, columns] of 0 … 15; `scales` and `minima` float32 [rows, columns / 32]."""
+    """`integers` uint8 [rows, columns] of 0 … 15; `scales` and `minima` float32 [rows, columns / 32].
+
+    `order` int64 [columns]: which input each column is multiplied by; None: its own.
+    """
 
     integers: torch.Tensor
     scales: torch.Tensor
     minima: torch.Tensor
+    order: torch.Tensor | None = None
 
     def dequantized(self) -> torch.Tensor:
         """float32 [rows, columns]. Two operations, as in `quantization.gguf`, whose results these equal."""
         groups = self.integers.view(*self.scales.shape, GROUP).float()
-        weights = groups.mul_(self.scales.unsqueeze(-1)).add_(self.minima.unsqueeze(-1))
-        return weights.view(self.integers.shape)
+        groups = groups.mul_(self.scales.unsqueeze(-1)).add_(self.minima.unsqueeze(-1))
+        weights = groups.view(self.integers.shape)
+        if self.order is None:
+            return weights
+        return torch.empty_like(weights).index_copy_(1, self.order, weights)
 
 
 def stacked(parts: Sequence[FourBits]) -> FourBits:
-    """Rows below rows."""
-    fields = ([getattr(part, name) for part in parts] for name in ("integers", "scales", "minima"))
-    return FourBits(*(torch.cat(each) for each in fields))
+    """Rows below rows. Raises ValueError where the orders of their columns differ, see `one_order`."""
+    if not one_order(parts):
+        raise ValueError("weights of four bits with columns in different orders cannot be stacked")
+    integers, scales, minima = (
+        torch.cat([getattr(part, name) for part in parts]) for name in ("integers", "scales", "minima")
+    )
+    return FourBits(integers, scales, minima, parts[0].order)
+
+
+def one_order(parts: Sequence[FourBits]) -> bool:
+    """Whether the columns of all are in the same order."""
+    first = parts[0].order
+    if first is None:
+        return all(part.order is None for part in parts)
+    return all(part.order is not None and torch.equal(part.order, first) for part in parts)
+
+
+def fits(weight: Grouped) -> bool:
+    """Whether `exact` holds it: four bits at most, all groups of one size, which is a multiple of 32."""
+    columns, groups = weight.integers.shape[1], weight.scales.shape[1]
+    if weight.bits > 4 or columns % (groups * GROUP):
+        return False
+    if weight.column_groups is None:
+        return True
+    return bool((weight.column_groups.bincount(minlength=groups) == columns // groups).all())
+
+
+def exact(weight: Grouped) -> FourBits:
+    """The same weights; exactly the same where scales have 16 bits. Raises ValueError where they do not fit."""
+    if not fits(weight):
+        raise ValueError("int4: only groups of one size, a multiple of 32, of four bits at most are held")
+    times = weight.integers.shape[1] // GROUP // weight.scales.shape[1]
+    scales = weight.scales.float()
+    minima = weight.zeros.float().mul(scales).neg()
+    integers, order = weight.integers, None
+    if weight.column_groups is not None:
+        order = weight.column_groups.argsort(stable=True)
+        integers = integers[:, order]
+    scales, minima = (table.repeat_interleave(times, 1) for table in (scales, minima))
+    return FourBits(integers.contiguous(), scales, minima, order)
 
 
 def kept(raw: torch.Tensor, type: str) -> FourBits:

@@ -132,7 +132,7 @@ def _order(column_groups: torch.Tensor, groups: int) -> torch.Tensor:
 def from_four_bits(weight: FourBits) -> Packed:
     """GGUF's weights of four bits, and whole ones that were rounded to such. Tables keep 16 bits where these do."""
     scales, minima = (_halved(table.T.contiguous()) for table in (weight.scales, weight.minima))
-    return Packed(pack_nibbles(weight.integers), scales, GROUP, minima=minima)
+    return Packed(pack_nibbles(weight.integers), scales, GROUP, minima=minima, order=weight.order)
 
 
 def _halved(table: torch.Tensor) -> torch.Tensor:

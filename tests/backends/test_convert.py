@@ -15,6 +15,7 @@ import torch
 from backends.catalogue import LAYOUT, MANIFEST, Manifest
 from backends.convert import convert
 from backends.models.checkpoint import CheckpointError, open_checkpoint
+from backends.models.stored import StoredTensor
 from backends.prompt import Prompt
 from backends.tokenizer import Tokenizer
 
@@ -55,8 +56,10 @@ def test_the_folder_holds_what_the_file_holds(converted: tuple[Path, Path]) -> N
     assert folder.generation == source.generation
     assert folder.names() == source.names()
     for name in source.names():
-        assert folder.stored(name).type == source.stored(name).type
-        assert torch.equal(folder.stored(name).read(), source.stored(name).read()), name
+        ours, theirs = folder.stored(name), source.stored(name)
+        assert isinstance(ours, StoredTensor) and isinstance(theirs, StoredTensor)
+        assert ours.type == theirs.type
+        assert torch.equal(ours.read(), theirs.read()), name
 
 
 def test_blocks_keep_their_size_on_disk(converted: tuple[Path, Path]) -> None:

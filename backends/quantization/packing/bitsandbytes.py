@@ -18,7 +18,6 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -38,23 +37,30 @@ _LARGEST = 127
 @dataclass(frozen=True, slots=True)
 class Indexed:
     """`indices` uint8 [out, in] into `values` float32 [16]; of `block` neighbours of the flattened weight each is
-    multiplied by one of `largest`, float32 [blocks]."""
+    multiplied by one of `largest`, float32 [blocks]. `before`: so many of the first block are not among them."""
 
     indices: torch.Tensor
     values: torch.Tensor
     largest: torch.Tensor
     block: int
-
-    def __post_init__(self) -> None:
-        blocks = -(-self.indices.numel() // self.block)
-        if self.largest.shape != (blocks,):
-            raise ValueError(f"{blocks} blocks of {self.block} do not fit {len(self.largest)} scales")
+    before: int = 0
 
     def dequantized(self) -> torch.Tensor:
         """float32 [out, in]."""
         values = self.values[self.indices.flatten().int()]
-        scales = self.largest.repeat_interleave(self.block)[: len(values)]
+        scales = self.largest.repeat_interleave(self.block)[self.before : self.before + len(values)]
         return values.mul_(scales).view(self.indices.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the JSON beside a weight of four bits says."""
+
+    type: str  # of TYPES
+    shape: tuple[int, int]
+    block: int
+    nested_block: int | None  # None: the scales are whole
+    nested_offset: float
 
 
 def rounded(weight: torch.Tensor, block: int = BLOCK) -> Indexed:
@@ -85,39 +91,62 @@ def pack(weight: Indexed, dtype: str = "bfloat16") -> dict[str, torch.Tensor]:
     }
 
 
-def unpack(tensors: Mapping[str, torch.Tensor]) -> Indexed:
-    """The reverse, and of FP4 and nested scales too. Raises ValueError for tensors that do not fit one another."""
+def unpack(tensors: Mapping[str, torch.Tensor], rows: range | None = None) -> Indexed:
+    """The reverse, or some `rows` of it, and of FP4 and nested scales too. Raises ValueError for tensors that do not
+    fit one another."""
     state = state_of(tensors)
-    packed = tensors["weight"].contiguous().view(torch.uint8).flatten()
-    shape = state["shape"]
-    indices = torch.stack((packed >> 4, packed & 15), dim=1).flatten()
-    rows, columns = shape
-    indices = indices[: rows * columns].view(rows, columns)
-    return Indexed(indices, tensors["weight.quant_map"].float(), _largest(tensors, state), state["blocksize"])
+    height, columns = state.shape
+    if -(-height * columns // state.block) != len(tensors["weight.absmax"]):
+        raise ValueError(
+            f"{len(tensors['weight.absmax'])} scales do not fit {height} x {columns} weights in blocks of {state.block}"
+        )
+    rows = range(height) if rows is None else rows
+    wanted = range(rows.start * columns, rows.stop * columns)
+    blocks = range(wanted.start // state.block, -(-wanted.stop // state.block))
+    return Indexed(
+        _indices(tensors["weight"], wanted).view(len(rows), columns),
+        tensors["weight.quant_map"].float(),
+        _largest(tensors, state, blocks),
+        state.block,
+        wanted.start - blocks.start * state.block,
+    )
 
 
-def state_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """What the JSON says. Raises ValueError where it is missing or does not say what is needed."""
-    found = [tensors[f"{STATE}{type}"] for type in TYPES if f"{STATE}{type}" in tensors]
-    if len(found) != 1:
-        raise ValueError(f"{STATE}{TYPES[0]} is missing")
-    state = json.loads(bytes(found[0].tolist()))
-    needed = ["shape", "blocksize"]
-    if "weight.nested_absmax" in tensors:
-        needed += ["nested_blocksize", "nested_offset"]
-    for name in needed:
-        if name not in state:
-            raise ValueError(f"quant_state: {name} is missing")
-    return dict(state)
+def _indices(weight: torch.Tensor, wanted: range) -> torch.Tensor:
+    packed = weight.contiguous().view(torch.uint8).flatten()[wanted.start // 2 : -(-wanted.stop // 2)]
+    before = wanted.start % 2
+    return torch.stack((packed >> 4, packed & 15), dim=1).flatten()[before : before + len(wanted)]
 
 
-def _largest(tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> torch.Tensor:
-    largest = tensors["weight.absmax"]
-    if "weight.nested_absmax" not in tensors:
+def _largest(tensors: Mapping[str, torch.Tensor], state: State, blocks: range) -> torch.Tensor:
+    largest = tensors["weight.absmax"][blocks.start : blocks.stop]
+    if state.nested_block is None:
         return largest.float()
     values = tensors["weight.nested_quant_map"].float()[largest.int()]
-    scales = tensors["weight.nested_absmax"].float().repeat_interleave(state["nested_blocksize"])
-    return values.mul_(scales[: len(values)]).add_(state["nested_offset"])
+    outer = torch.arange(blocks.start, blocks.stop) // state.nested_block
+    return values.mul_(tensors["weight.nested_absmax"].float()[outer]).add_(state.nested_offset)
+
+
+def state_of(tensors: Mapping[str, torch.Tensor]) -> State:
+    """What the JSON says. Raises ValueError where it is missing or broken."""
+    found = [type for type in TYPES if f"{STATE}{type}" in tensors]
+    if len(found) != 1:
+        raise ValueError(f"{STATE}{TYPES[0]} is missing")
+    try:
+        said = json.loads(bytes(tensors[f"{STATE}{found[0]}"].tolist()))
+        nested = "weight.nested_absmax" in tensors
+        rows, columns = map(int, said["shape"])
+        return State(
+            found[0],
+            (rows, columns),
+            int(said["blocksize"]),
+            int(said["nested_blocksize"]) if nested else None,
+            float(said["nested_offset"]) if nested else 0.0,
+        )
+    except KeyError as error:
+        raise ValueError(f"quant_state: {error.args[0]} is missing") from None
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"quant_state: {error}") from None
 
 
 def unpack_bytes(tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -41,7 +41,7 @@ def pack(weight: Grouped, version: int = 1) -> dict[str, torch.Tensor]:
 def unpack(tensors: Mapping[str, torch.Tensor], bits: int, version: int = 1) -> Grouped:
     """The reverse of `pack`; without g_idx, groups are neighbours. Raises ValueError for tensors that do not fit."""
     integers = unpack_words(tensors["qweight"].T, bits)
-    zeros = unpack_words(tensors["qzeros"], bits).T
+    zeros = unpack_words(tensors["qzeros"], bits, len(integers)).T
     if version == 1:
         zeros = (zeros + 1) & ((1 << bits) - 1)
     scales = tensors["scales"].T

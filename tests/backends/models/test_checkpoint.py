@@ -131,12 +131,6 @@ def test_pickled_weights_are_refused_by_name(folder: Path) -> None:
         open_checkpoint(folder / "pytorch_model.bin")
 
 
-def test_weights_quantised_by_other_tools_are_refused(folder: Path) -> None:
-    (folder / "config.json").write_text('{"quantization_config": {"quant_method": "gptq"}}')
-    with pytest.raises(CheckpointError, match="config.json: quantization_config .*gptq.* is not supported"):
-        open_checkpoint(folder)
-
-
 @pytest.mark.parametrize(
     "content", [b"", b"\xff" * 64, b"\x10\0\0\0\0\0\0\0{}", (1 << 40).to_bytes(8, "little")]
 )

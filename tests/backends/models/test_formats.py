@@ -12,28 +12,39 @@ from backends.models.checkpoint import open_checkpoint
 from backends.models.formats import Format, Quantization, possible, suited
 from backends.models.loader import load_decoder
 from backends.models.registry import decoder_config
+from backends.models.stored import Kind, StoredTensor
 
 
 @pytest.mark.parametrize(
-    ("types", "columns", "auto", "int4"),
+    ("type", "kind"),
     [
-        ({"Q4_1"}, 64, "int4", "int4"),
-        ({"Q4_K", "Q4_0"}, 256, "int4", "int4"),
-        ({"Q5_0"}, 64, "int8", "int8"),
-        ({"Q4_K", "Q6_K"}, 256, "int8", "int8"),
-        ({"Q8_0"}, 64, "int8", "int8"),
-        ({"BF16"}, 64, "none", "int4"),
-        ({"F32"}, 48, "none", "int8"),
-        ({"Q4_1", "F32"}, 64, "int8", "int8"),
+        *((type, "four") for type in ("Q4_0", "Q4_1", "Q4_K")),
+        *((type, "whole") for type in ("F32", "F16", "BF16")),
+    ]
+    + [(type, "small") for type in ("Q5_0", "Q5_1", "Q8_0", "Q5_K", "Q6_K", "I64")],
+)
+def test_types_are_of_three_kinds(type: str, kind: Kind) -> None:
+    assert StoredTensor(type, (1, 256), lambda: torch.empty(0)).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("kinds", "columns", "auto", "int4"),
+    [
+        ({"four"}, 64, "int4", "int4"),
+        ({"small"}, 64, "int8", "int8"),
+        ({"four", "small"}, 256, "int8", "int8"),
+        ({"whole"}, 64, "none", "int4"),
+        ({"whole"}, 48, "none", "int8"),
+        ({"four", "whole"}, 64, "int8", "int8"),
     ],
 )
 def test_a_linear_is_kept_as_suits_the_file(
-    types: set[str], columns: int, auto: Format, int4: Format
+    kinds: set[Kind], columns: int, auto: Format, int4: Format
 ) -> None:
-    assert suited("auto", types, columns) == auto
-    assert suited("int4", types, columns) == int4
-    assert suited("int8", types, columns) == "int8"
-    assert suited("none", types, columns) == "none"
+    assert suited("auto", kinds, columns) == auto
+    assert suited("int4", kinds, columns) == int4
+    assert suited("int8", kinds, columns) == "int8"
+    assert suited("none", kinds, columns) == "none"
 
 
 def test_auto_is_none_where_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,7 +166,6 @@ def test_head_dim_may_differ_from_width_over_heads() -> None:
         (LLAMA, {"partial_rotary_factor": 0.51}, "partial_rotary_factor: 0.51 of a head of 128"),
         (LLAMA, {"partial_rotary_factor": 1.5}, "partial_rotary_factor"),
         (LLAMA, {"partial_rotary_factor": 0.001}, "partial_rotary_factor"),
-        (LLAMA, {"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
         (QWEN, {"use_sliding_window": True, "sliding_window": 0}, "sliding_window: 0"),
         (QWEN, {"use_sliding_window": True, "max_window_layers": -1}, "max_window_layers: -1"),
         (

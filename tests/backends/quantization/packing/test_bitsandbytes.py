@@ -73,5 +73,5 @@ def test_scales_that_do_not_fit_are_refused() -> None:
     packed, state = theirs.quantize_4bit(torch.randn(8, 64), quant_type="nf4")
     tensors = stored(packed, state)
     tensors["weight.absmax"] = tensors["weight.absmax"][:-1]
-    with pytest.raises(ValueError, match="8 blocks of 64 do not fit 7 scales"):
+    with pytest.raises(ValueError, match="7 scales do not fit 8 x 64 weights in blocks of 64"):
         unpack(tensors)

@@ -1,0 +1,145 @@
+"""Each format through the loader: the logits are those of the weights that the file stands for."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from backends.instructions import cpu_has_avx2
+from backends.kernels.layout import KVCache, Layout, Span
+from backends.models.checkpoint import open_checkpoint
+from backends.models.decoder import Decoder, kernels_of
+from backends.models.formats import Quantization
+from backends.models.loader import load_decoder
+from backends.models.registry import decoder_config
+from backends.models.stored import Part
+from tests.backends.models.packed.cases import CASES, Case
+from tests.backends.models.packed.conftest import Round, Write, Written
+
+CPU, IDS = torch.device("cpu"), torch.tensor([5, 17, 198, 0, 3, 3, 77, 150, 42])
+NAME = "model.layers.1.mlp.down_proj.weight"
+
+written: dict[str, Written] = {}
+
+
+@pytest.fixture
+def folders(case: str, write_packed: Write, to_grouped: Round) -> Written:
+    """Each is written once."""
+    if case not in written:
+        made = CASES[case]
+        written[case] = write_packed(made.settings, lambda weight: made.pack(weight, to_grouped))
+    return written[case]
+
+
+def load(folder: Path, quantization: Quantization = "none") -> Decoder:
+    checkpoint = open_checkpoint(folder)
+    config = decoder_config(checkpoint.config)
+    return load_decoder(checkpoint, config, torch.float32, CPU, quantization=quantization)
+
+
+def logits(folder: Path) -> torch.Tensor:
+    model = load(folder)
+    config = model.config
+    cache = KVCache(config.layers, 1, 16, config.kv_heads, config.head_dim, dtype=torch.float32, device=CPU)
+    layout = Layout([Span(0, len(IDS), [0], 0)], cache)
+    with torch.inference_mode():
+        return model.forward(IDS, layout, torch.arange(len(IDS)), kernels_of(config, cache, 16))
+
+
+def products(model: Decoder) -> list[torch.Tensor]:
+    """Of each linear of a layer with the same inputs."""
+    block, random = model.blocks[1], torch.Generator().manual_seed(7)
+    return [
+        linear(torch.randn(5, 192 if linear is block.down else 128, generator=random))
+        for linear in (block.qkv, block.output, block.gate_up, block.down)
+    ]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_are_those_of_the_weights_that_are_meant(case: str, folders: Written) -> None:
+    torch.testing.assert_close(logits(folders.packed), logits(folders.whole), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_any_part_is_what_it_is_of_the_whole(case: str, folders: Written) -> None:
+    """Rows that begin within a word and within a block, as ranks have them; and columns."""
+    stored, whole = open_checkpoint(folders.packed).stored(NAME), open_checkpoint(folders.whole).stored(NAME)
+    assert stored.shape == whole.shape == (128, 192)
+    everything = stored.load(torch.float32)
+    torch.testing.assert_close(everything, whole.load(torch.float32), rtol=1e-6, atol=1e-7)
+    for part in (
+        Part((range(3, 90),)),
+        Part((range(1, 2), range(37, 128)), range(5, 100)),
+        Part(None, range(64, 128)),
+    ):
+        rows = torch.cat([everything[run.start : run.stop] for run in part.rows or (range(128),)])
+        columns = part.columns or range(192)
+        assert torch.equal(stored.load(torch.float32, part), rows[:, columns.start : columns.stop])
+    assert stored.load(torch.bfloat16).equal(everything.bfloat16())
+
+
+@pytest.mark.parametrize("case", [name for name, case in CASES.items() if case.kept == "int4"])
+def test_four_bits_are_kept_exactly(case: str, folders: Written) -> None:
+    stored = open_checkpoint(folders.packed).stored(NAME)
+    assert torch.equal(stored.four_bits().dequantized(), stored.load(torch.float32))
+    part = Part((range(1, 2), range(37, 128)))
+    assert torch.equal(stored.four_bits(part).dequantized(), stored.load(torch.float32, part))
+
+
+@pytest.mark.parametrize(("case", "made"), CASES.items())
+def test_the_engine_keeps_one_format_and_says_which(
+    case: str, made: Case, folders: Written, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Eight bits are rounded from the weights that are meant; four bits are those weights."""
+    if not cpu_has_avx2():
+        pytest.skip("int4 needs a CPU with AVX2")
+    caplog.set_level(logging.INFO, "backends.models")
+    small = products(load(folders.packed, "auto"))
+    assert f"quantization auto: 12 linears in {made.kept}, 1 linears in float32" in caplog.messages
+    rounded = products(load(folders.whole, "int8"))
+    for ours, whole, eight in zip(small, products(load(folders.whole)), rounded, strict=True):
+        if made.kept == "int8":
+            torch.testing.assert_close(ours, eight, rtol=1e-4, atol=1e-4)
+        assert (ours - whole).norm() / whole.norm() < 0.015
+
+
+@pytest.mark.parametrize("case", ["gptq v2 said to be v1"])
+def test_a_wrong_label_is_seen_and_said(
+    case: str, folders: Written, caplog: pytest.LogCaptureFixture
+) -> None:
+    open_checkpoint(folders.packed)
+    (message,) = caplog.messages
+    assert "says version 1 of GPTQ's layout, the zeros are those of version 2, which is believed" in message
+
+
+@pytest.mark.parametrize("case", ["awq 64"])
+def test_what_the_file_has_is_said(case: str, folders: Written, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "backends.models.packed")
+    open_checkpoint(folders.packed)
+    assert caplog.messages == ["the file has 21 linears in awq of 4 bits"]
+
+
+def test_columns_in_an_order_of_their_own_in_each_projection(
+    write_packed: Write, to_grouped: Round, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Queries, keys and values then cannot be one linear of four bits; the others can."""
+    caplog.set_level(logging.INFO, "backends.models.loader")
+    made = CASES["gptq in order"]
+    folders = write_packed(
+        made.settings, lambda weight: made.pack(weight, to_grouped), lambda tensors: _reverse(tensors)
+    )
+    small = products(load(folders.packed, "auto"))
+    assert "9 linears in int4, 3 linears in int8, 1 linears in float32" in caplog.messages[0]
+    for ours, whole in zip(small, products(load(folders.packed)), strict=True):
+        assert (ours - whole).norm() / whole.norm() < 0.015
+
+
+def _reverse(tensors: dict[str, torch.Tensor]) -> None:
+    for name in tensors:
+        if "q_proj.g_idx" in name:
+            tensors[name] = 1 - tensors[name]
+
+
+Edit = Callable[[dict[str, torch.Tensor]], object]
