@@ -1,8 +1,42 @@
 """Products with quantised weights in plain torch: what the faster ones must equal, on any device."""
 
+from dataclasses import dataclass
+from typing import Protocol
+
 import torch
 
 from backends.quantization.packed import FLOAT8, Packed
+
+
+class WeightOnly(Protocol):
+    def __call__(self, x: torch.Tensor, weight: Packed, bias: torch.Tensor | None = None) -> torch.Tensor: ...
+
+
+class Scaled(Protocol):
+    def __call__(
+        self,
+        x: torch.Tensor,
+        scales: torch.Tensor,
+        weight: Packed,
+        bias: torch.Tensor | None = None,
+        *,
+        dtype: torch.dtype,
+    ) -> torch.Tensor: ...
+
+
+class QuantizeRows(Protocol):
+    def __call__(self, x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """The functions below, as one device has them. `multiplies_float8`: whether `scaled` has float8 there."""
+
+    weight_only: WeightOnly
+    scaled: Scaled
+    quantize_rows: QuantizeRows
+    multiplies_float8: bool
+
 
 LARGEST = {torch.int8: 127.0, FLOAT8: 448.0}
 
@@ -44,3 +78,6 @@ def quantize_rows(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, to
     steps = (x * (most / largest)[:, None]).nan_to_num(0.0).clamp(-most, most)
     values = (steps.round() if dtype == torch.int8 else steps).to(dtype)
     return values, torch.where(largest.isfinite(), largest / most, torch.nan)
+
+
+PLAIN = Products(weight_only, scaled, quantize_rows, multiplies_float8=True)

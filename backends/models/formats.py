@@ -18,11 +18,10 @@ def possible(asked: Quantization, device: str) -> Quantization:
     """
     if asked == "none":
         return asked
+    has_four_bits = device != "cpu" or cpu_has_avx2()
     if asked == "auto":
-        return asked if device == "cpu" and cpu_has_avx2() else "none"
-    if device != "cpu":
-        raise ValueError(f"quantization: {asked} is for CPUs, not for {device}")
-    if asked == "int4" and not cpu_has_avx2():
+        return asked if has_four_bits else "none"
+    if asked == "int4" and not has_four_bits:
         raise ValueError("quantization: int4 needs a CPU with AVX2; int8 runs on any")
     return asked
 

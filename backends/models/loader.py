@@ -130,9 +130,10 @@ class _Source:
             (f"{name}.weight", (n, columns), part) for name, n, part in zip(names, rows, parts, strict=True)
         ]
         if format == "int4":
-            return linear(stacked([self._four_bits(*each) for each in wanted]), added)
+            return linear(stacked([self._four_bits(*each) for each in wanted]), added, device=self.device)
         weights = [self.tensor(*each) for each in wanted]
-        return linear(weights[0] if len(weights) == 1 else torch.cat(weights), added, int8=format == "int8")
+        weight = weights[0] if len(weights) == 1 else torch.cat(weights)
+        return linear(weight, added, int8=format == "int8", device=self.device)
 
     def _bias(self, name: str, rows: int, part: Part) -> torch.Tensor:
         return rows_of(self.tensor(f"{name}.bias", (rows,)), part)
@@ -153,9 +154,9 @@ class _Source:
         format = self._format([name])
         self.formats[format] += 1
         if format == "int4":
-            return linear(self._four_bits(name, shape, Part((own,))))
+            return linear(self._four_bits(name, shape, Part((own,))), device=self.device)
         weight = self.tensor(name, shape, Part((own,))) if embedding is None else embedding[: len(own)]
-        return linear(weight, int8=format == "int8")
+        return linear(weight, int8=format == "int8", device=self.device)
 
     def told_formats(self) -> str:
         """How the linears are kept, in words."""

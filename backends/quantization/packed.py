@@ -130,9 +130,30 @@ def _order(column_groups: torch.Tensor, groups: int) -> torch.Tensor:
 
 
 def from_four_bits(weight: FourBits) -> Packed:
-    """GGUF's weights of four bits, and whole ones that were rounded to such. Tables keep 16 bits where these do."""
-    scales, minima = (_halved(table.T.contiguous()) for table in (weight.scales, weight.minima))
-    return Packed(pack_nibbles(weight.integers), scales, GROUP, minima=minima, order=weight.order)
+    """Weights of four bits in the least that holds them exactly: larger groups where neighbours have the same tables,
+    zeros in place of minima where these are multiples of the scales, tables of 16 bits where these do."""
+    scales, minima, group = weight.scales, weight.minima, GROUP
+    while _in_pairs(scales) and _in_pairs(minima):
+        scales, minima, group = scales[:, ::2], minima[:, ::2], 2 * group
+    values, order = pack_nibbles(weight.integers), weight.order
+    zeros = torch.round(-minima / scales).nan_to_num(0.0, 0.0, 0.0).clamp(0, 15)
+    is_zeros = torch.equal(-zeros * scales, minima)
+    scales = scales.T.contiguous()
+    if not is_zeros:
+        return Packed(values, _halved(scales), group, minima=_halved(minima.T.contiguous()), order=order)
+    symmetric = (zeros == MIDDLE).all()
+    return Packed(
+        values,
+        _halved(scales),
+        group,
+        None if symmetric else zeros.T.to(torch.uint8).contiguous(),
+        order=order,
+    )
+
+
+def _in_pairs(table: torch.Tensor) -> bool:
+    """Whether columns 0 and 1 are the same, 2 and 3, and so on."""
+    return table.shape[1] % 2 == 0 and bool(torch.equal(table[:, ::2], table[:, 1::2]))
 
 
 def _halved(table: torch.Tensor) -> torch.Tensor:

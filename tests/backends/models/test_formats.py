@@ -50,16 +50,16 @@ def test_a_linear_is_kept_as_suits_the_file(
 def test_auto_is_none_where_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(formats, "cpu_has_avx2", lambda: True)
     assert possible("auto", "cpu") == "auto"
-    assert possible("auto", "cuda") == "none"
+    assert possible("auto", "cuda") == "auto"
     monkeypatch.setattr(formats, "cpu_has_avx2", lambda: False)
     assert possible("auto", "cpu") == "none"
     assert possible("int8", "cpu") == "int8"
 
 
-@pytest.mark.parametrize("quantization", ["int8", "int4"])
-def test_small_integers_on_a_gpu_are_refused(quantization: Quantization) -> None:
-    with pytest.raises(ValueError, match=f"quantization: {quantization} is for CPUs, not for cuda"):
-        possible(quantization, "cuda")
+def test_small_integers_on_a_gpu_are_had_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "cpu_has_avx2", lambda: False)
+    assert possible("int8", "cuda") == "int8"
+    assert possible("int4", "cuda") == "int4"
 
 
 def test_int4_is_refused_without_its_instructions(monkeypatch: pytest.MonkeyPatch) -> None:

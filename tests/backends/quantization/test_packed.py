@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from backends.quantization.grouped import Grouped
+from backends.quantization.int4 import exact
 from backends.quantization.int4 import rounded as four_bits
 from backends.quantization.packed import (
     Packed,
@@ -100,6 +101,17 @@ def test_what_the_kernels_lack_is_refused() -> None:
     weight = grouped(4, 128)
     with pytest.raises(ValueError, match="g_idx: its groups have 1 to 255 columns"):
         from_grouped(Grouped(4, weight.integers, weight.scales, weight.zeros, uneven))
+
+
+@pytest.mark.parametrize("group", [32, 128, COLUMNS])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_four_bits_of_a_cpu_become_the_groups_and_zeros_that_they_came_from(
+    group: int, symmetric: bool
+) -> None:
+    weight = grouped(4, group, symmetric=symmetric, act_order=True)
+    direct, through = from_grouped(weight), from_four_bits(exact(weight))
+    assert through.minima is None and through.bytes == direct.bytes and through.group == group
+    assert torch.equal(in_file_order(through), weight.dequantized())
 
 
 def test_four_bits_with_minima_stay_what_they_are() -> None:
