@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from backends.engine.batch import Choice, Pick, Seen, Words
+from backends.kernels.transfer import upload
 from backends.wire import Sampling
 
 
@@ -32,7 +33,8 @@ def _asks(pick: Pick) -> bool:
 def _adjust(logits: torch.Tensor, sampling: Sampling, choice: Choice) -> None:
     """One row's [vocabulary], in place."""
     if sampling.logit_bias:
-        logits[_ids(sampling.logit_bias, logits)] += logits.new_tensor(list(sampling.logit_bias.values()))
+        biases = upload(list(sampling.logit_bias.values()), logits.device, np.float32)
+        logits[_ids(sampling.logit_bias, logits)] += biases
     if choice.banned:
         logits[_ids(choice.banned, logits)] = -torch.inf
     if choice.allowed is not None:
@@ -51,14 +53,14 @@ def _penalise(logits: torch.Tensor, seen: Seen, sampling: Sampling) -> None:
         penalised = torch.where(known > 0, known / penalty, known * penalty)
         logits[ids] = penalised.clamp(max=torch.finfo(torch.float32).max)  # an infinite one has no odds
     if seen.output and (sampling.presence_penalty or sampling.frequency_penalty):
-        counts = logits.new_tensor(list(seen.output.values()))
+        counts = upload(list(seen.output.values()), logits.device, np.float32)
         logits[_ids(seen.output, logits)] -= sampling.presence_penalty + sampling.frequency_penalty * counts
 
 
 def _forbidden(allowed: Words, logits: torch.Tensor) -> torch.Tensor:
     bits = np.unpackbits(allowed.view(np.uint8), count=len(logits), bitorder="little")
-    return torch.from_numpy(bits).to(logits.device) == 0
+    return upload(bits, logits.device) == 0
 
 
 def _ids(tokens: Iterable[int], logits: torch.Tensor) -> torch.Tensor:
-    return torch.tensor(list(tokens), dtype=torch.int64, device=logits.device)
+    return upload(list(tokens), logits.device, np.int64)

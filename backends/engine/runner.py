@@ -1,21 +1,26 @@
 """Runs batches of a decoder on its device, and sets one up from what an engine is started with."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from backends.engine.adjustments import adjust
 from backends.engine.batch import Batch, Pick, Row
+from backends.engine.graphs import Capture, DecodeGraphs, capture_on
 from backends.engine.sampler import sample
 from backends.engine.scores import Measured, Scoring
 from backends.engine.signals import Watched, watch
 from backends.instructions import auto_dtype
 from backends.kernels.layout import KVCache, Layout, Span
+from backends.kernels.reference import Kernels
+from backends.kernels.select import kernels_for
+from backends.kernels.transfer import upload
 from backends.models.checkpoint import open_checkpoint
 from backends.models.decoder import Decoder, kernels_of
 from backends.models.formats import possible
@@ -41,7 +46,14 @@ class Pending:
 class ModelRunner:
     """A decoder with the KV cache that EngineConfig asks for. Implements `batch.Runner`."""
 
-    def __init__(self, model: Decoder, config: EngineConfig) -> None:
+    def __init__(
+        self,
+        model: Decoder,
+        config: EngineConfig,
+        make: Callable[..., Kernels] = kernels_for,
+        capture: Capture | None = None,
+    ) -> None:
+        """`make` the kernels, see `kernels_of`; `capture`: how decode steps are recorded, where they are."""
         self._model = model
         self._device = model.embedding.device
         shape = model.config
@@ -55,7 +67,9 @@ class ModelRunner:
             device=self._device,
         )
         self._positions = min(shape.max_positions, config.kv_blocks * config.block_size)
-        self._kernels = kernels_of(shape, self._cache, self._positions)
+        self._kernels = kernels_of(shape, self._cache, self._positions, make)
+        self._capture, self._most_rows = capture, config.max_sequences
+        self._graphs: DecodeGraphs | None = None
         self.border = shape.rope.border  # sequences beyond it have to be `Row.stretched`
 
     @property
@@ -81,14 +95,22 @@ class ModelRunner:
         if scoring is not None:
             reads = np.concatenate([reads, scoring.reads])
         with torch.inference_mode():
-            ids = torch.tensor([token for row in batch.rows for token in row.tokens], device=self._device)
-            logits = self._model.forward(ids, layout, layout.tensor(reads), self._kernels)
+            ids = [token for row in batch.rows for token in row.tokens]
+            logits = self._logits(ids, layout, reads)
             own = adjust(logits[: len(picks)], picks)
             positions = [spans[pick.row].start + pick.after + 1 for pick in picks]
             sampled = sample(own, [pick.sampling for pick in picks], positions, self._kernels)
             measured = None if scoring is None else scoring.measure(logits, sampled)
             watched = watch(batch, logits, sampled, self._kernels) if batch.watched else None
         return Pending(batch, sampled, picks, scoring, measured, watched)
+
+    def _logits(self, ids: list[int], layout: Layout, reads: NDArray[np.int64]) -> torch.Tensor:
+        """Of the tokens `reads`; by a graph where one fits."""
+        wanted = layout.tensor(reads)
+        recorded = None if self._graphs is None else self._graphs.run(ids, layout)
+        if recorded is not None:
+            return recorded.index_select(0, wanted)
+        return self._model.forward(upload(ids, self._device, np.int64), layout, wanted, self._kernels)
 
     def collect(self, pending: Pending) -> list[list[int]]:
         """Wait for a step. The sampled ids of each row, none for rows without sampling."""
@@ -118,6 +140,10 @@ class ModelRunner:
         for count in {min(count, self._positions) for count in self._kernels.kinds}:
             blocks = list(range(-(-count // self._cache.block_size)))
             self.collect(self.launch(Batch([Row([0] * count, 0, blocks, sampling, watched=True)])))
+        if self._capture is not None:
+            self._graphs = DecodeGraphs(
+                self._model, self._kernels, self._cache, self._positions, self._most_rows, self._capture
+            )
 
 
 def load_runner(
@@ -136,7 +162,7 @@ def load_runner(
     dtype, reason = dtype_for(config.dtype, device)
     _log.info("%s computes in %s: %s", config.name, str(dtype).removeprefix("torch."), reason)
     model = load_decoder(checkpoint, shape, dtype, device, vocab_size, quantization)
-    runner = ModelRunner(model, config)
+    runner = ModelRunner(model, config, capture=capture_on(device))
     runner.warm_up()
     return runner, eos_ids(checkpoint.generation, checkpoint.config), model.vocab_size, length
 

@@ -7,6 +7,7 @@ import torch
 
 from backends.engine.batch import Batch
 from backends.kernels.layout import Ints, Layout
+from backends.kernels.transfer import upload
 from backends.wire import Score
 
 PIECE = 32  # rows in float32 at a time; a row of a large vocabulary takes a megabyte with its temporaries
@@ -52,7 +53,7 @@ class Scoring:
 
     def measure(self, logits: torch.Tensor, sampled: torch.Tensor) -> Measured:
         """`sampled`: the ids of the picks."""
-        targets = torch.tensor(self._targets, dtype=torch.int64, device=sampled.device)
+        targets = upload(self._targets, sampled.device, np.int64)
         top = max(row.top or 0 for row in self._batch.rows)
         return measure(logits, self._at, torch.cat([targets, sampled[self._asking]]), top)
 

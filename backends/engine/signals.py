@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from backends.engine.batch import Batch, Pick
 from backends.kernels.reference import Kernels
+from backends.kernels.transfer import upload
 from backends.wire import Signal
 
 
@@ -27,5 +29,5 @@ class Watched:
 def watch(batch: Batch, logits: torch.Tensor, sampled: torch.Tensor, kernels: Kernels) -> Watched:
     """`sampled`: the ids of the batch's picks; `logits` begin with those of these, in order."""
     asking = [(place, pick) for place, pick in enumerate(batch.picks) if batch.rows[pick.row].watched]
-    at = torch.tensor([place for place, _ in asking], device=logits.device)
+    at = upload([place for place, _ in asking], logits.device, np.int64)
     return Watched(kernels.signals(logits, at, sampled[at]), [pick for _, pick in asking])

@@ -43,13 +43,13 @@ class Cuda(Kernels):
         return out
 
     def rotate_store(self, layer: int, qkv: torch.Tensor, layout: Layout) -> torch.Tensor:
-        batch = self._batch(layout, qkv)
+        batch = self.device_batch(layout, qkv.dtype)
         rotate_store(qkv, self.cache, layer, batch, self.cos, self.sin, self.rules[layer].angles)
         return qkv.view(len(qkv), -1, self.head_dim)[:, : self.heads]
 
     def attend(self, layer: int, q: torch.Tensor, layout: Layout) -> torch.Tensor:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        batch, window = self._batch(layout, q), self.rules[layer].window
+        batch, window = self.device_batch(layout, q.dtype), self.rules[layer].window
         paged_attention(q, self.cache, layer, batch, self.scale, self.soft_cap, window, out)
         return out
 
@@ -59,14 +59,12 @@ class Cuda(Kernels):
     def draw(self, scores: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         return triton_sampling.draw(scores, keys)
 
-    def _batch(self, layout: Layout, x: torch.Tensor) -> DeviceBatch:
-        """The same for all layers; `x` tells the type of the queries."""
+    def device_batch(self, layout: Layout, dtype: torch.dtype) -> DeviceBatch:
+        """What the kernels read of `layout`, made once for all layers; `dtype`: of the queries."""
         batch: DeviceBatch | None = layout.device_batch
         if batch is None:
             group = self.heads // self.kv_heads
-            shapes = (
-                shape_of(group, self.head_dim, x.element_size(), short=short) for short in (True, False)
-            )
+            shapes = (shape_of(group, self.head_dim, dtype.itemsize, short=short) for short in (True, False))
             short, long = (shape.rows // group for shape in shapes)
             batch = layout.device_batch = DeviceBatch.of(layout, short, long, LONG)
         return batch

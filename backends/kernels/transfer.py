@@ -17,6 +17,12 @@ def upload(values: NDArray[Any] | Sequence[Any], device: torch.device, dtype: An
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
+def refill(target: torch.Tensor, values: NDArray[Any]) -> None:
+    """Put `values` where `target` lies, queued like an upload."""
+    source = torch.from_numpy(values)
+    target.copy_(source.pin_memory() if target.is_cuda else source, non_blocking=True)
+
+
 class Download:
     """A tensor on its way to the host, queued behind what makes it and before all that is queued later."""
 

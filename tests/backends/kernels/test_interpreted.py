@@ -1,17 +1,21 @@
-"""The Triton kernels equal plain torch, under the interpreter."""
+"""The Triton kernels equal plain torch, and so does what is built on them, under the interpreter."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-FOLDER = Path(__file__).parent / "interpreted"
+import pytest
+
+HERE = Path(__file__).parent
+FOLDERS = [HERE / "interpreted", HERE.parent / "engine" / "interpreted"]
 
 
-def test_all_kernels_under_the_interpreter() -> None:
+@pytest.mark.parametrize("folder", FOLDERS, ids=["kernels", "engine"])
+def test_under_the_interpreter(folder: Path) -> None:
     """In a process of its own: Triton looks at the variable when a kernel is defined."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(FOLDER)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
