@@ -119,7 +119,9 @@ class AnswerStream:
 
     async def aclose(self) -> None:
         if self._ending is None:
-            self._ending = asyncio.ensure_future(self._end())
+            self._ending = asyncio.create_task(self._end())
+        if self._ending.done():
+            return self._ending.result()
         # A client that goes away cancels us; what has to be done after an answer is done all the same.
         await asyncio.shield(self._ending)
 

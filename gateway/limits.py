@@ -101,7 +101,8 @@ class LimitStore(Protocol):
         """Give back the place and what was not `used` (or take what is missing). Idempotent per lease.
 
         A lease that has expired is gone: nothing is given back or taken. Money goes back only into the day and the
-        month that it was taken from. Raises LimitStoreUnavailable.
+        month that it was taken from. Raises LimitStoreUnavailable. A caller who is cancelled does not undo it, see
+        `gateway.limits_guard`.
         """
         ...
 

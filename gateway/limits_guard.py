@@ -1,14 +1,14 @@
 """What a store behind a thread or a socket needs around it: a guard, and nothing left half done.
 
 A caller who was cancelled, or told that the store does not answer, may have taken something all the same. That is
-given back here; otherwise it would keep a parallel place until its lease expires.
+given back here; otherwise it would keep a parallel place until its lease expires. Giving back what was never taken
+changes nothing, so nobody has to find out.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Coroutine
-from contextlib import suppress
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -45,22 +45,20 @@ class GuardedLimits:
         self._store = store
         self._guard = guard or Guard()
         self._owed: dict[str, tuple[Reservation, Limits, Amount]] = {}  # by lease, the oldest first
-        self._undoing: set[asyncio.Task[None]] = set()
+        self._repaying: set[asyncio.Task[None]] = set()
 
     async def reserve(self, tenant: str, limits: Limits, lease: str, amount: Amount) -> Reservation:
         if unlimited(limits):
             return granted(Account(), limits, tenant, lease, amount)
-        taking = asyncio.ensure_future(self._reserve(tenant, limits, lease, amount))
         try:
-            return await asyncio.shield(taking)
+            return await self._reserve(tenant, limits, lease, amount)
         except asyncio.CancelledError:
-            undoing = asyncio.create_task(self._undo(taking, limits))
-            self._undoing.add(undoing)
-            undoing.add_done_callback(self._undoing.discard)
+            self._owe_all(tenant, limits, lease, amount)
+            self._repay_soon()
             raise
 
     async def settle(self, reservation: Reservation, limits: Limits, used: Amount) -> None:
-        """What fails here is tried again when the store answers."""
+        """What fails here is tried again when the store answers, and at once where the caller is cancelled."""
         if unlimited(limits):
             return
         try:
@@ -68,12 +66,17 @@ class GuardedLimits:
         except LimitStoreUnavailable:
             self._owe(reservation, limits, used)
             raise
-        await self._repay(REPAID_AT_ONCE)
+        except asyncio.CancelledError:
+            self._owe(reservation, limits, used)
+            self._repay_soon()
+            raise
+        if self._owed:
+            await self._repay(REPAID_AT_ONCE)
 
     async def close(self) -> None:
         """Tries once more to settle what is owed."""
-        while self._undoing:
-            await asyncio.gather(*self._undoing)
+        while self._repaying:
+            await asyncio.gather(*self._repaying)
         await self._repay(len(self._owed))
         await self._store.close()
 
@@ -86,15 +89,11 @@ class GuardedLimits:
         except _Resting:
             raise
         except LimitStoreUnavailable:
-            account = Account(periods=periods(round(time.time() * 1000)))
-            self._owe(granted(account, limits, tenant, lease, amount), limits, NOTHING)
+            self._owe_all(tenant, limits, lease, amount)
             raise
-        await self._repay(REPAID_AT_ONCE)
+        if self._owed:
+            await self._repay(REPAID_AT_ONCE)
         return reservation
-
-    async def _undo(self, taking: asyncio.Future[Reservation], limits: Limits) -> None:
-        with suppress(LimitExceeded, LimitStoreUnavailable):  # nothing was taken, or it is owed by now
-            await self.settle(await taking, limits, NOTHING)
 
     async def _ask(self, question: Coroutine[Any, Any, T]) -> T:
         return await self._guard.ask(
@@ -104,12 +103,23 @@ class GuardedLimits:
             resting=_Resting("the store is left in peace after several failures"),
         )
 
+    def _owe_all(self, tenant: str, limits: Limits, lease: str, amount: Amount) -> None:
+        """Of a reservation that may have been taken, all."""
+        account = Account(periods=periods(round(time.time() * 1000)))
+        self._owe(granted(account, limits, tenant, lease, amount), limits, NOTHING)
+
     def _owe(self, reservation: Reservation, limits: Limits, used: Amount) -> None:
         if len(self._owed) >= MAX_OWED:
             forgotten = next(iter(self._owed))
             del self._owed[forgotten]
             logger.warning("limits: too much is owed to the store; lease %s will expire instead", forgotten)
         self._owed[reservation.lease] = (reservation, limits, used)
+
+    def _repay_soon(self) -> None:
+        """Without whoever was cancelled."""
+        repaying = asyncio.create_task(self._repay(len(self._owed)))
+        self._repaying.add(repaying)
+        repaying.add_done_callback(self._repaying.discard)
 
     async def _repay(self, most: int) -> None:
         for lease in list(islice(self._owed, most)):
@@ -121,3 +131,6 @@ class GuardedLimits:
             except LimitStoreUnavailable:
                 self._owed.setdefault(lease, owed)
                 return
+            except asyncio.CancelledError:
+                self._owed.setdefault(lease, owed)
+                raise

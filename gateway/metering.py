@@ -1,6 +1,5 @@
 """Reserving and settling a tenant's limits around a request, also when the store does not answer."""
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -133,17 +132,12 @@ class Meter:
         return Charge(tenant=tenant, reservation=reservation, store=self._fallback, degraded=True)
 
     async def settle(self, charge: Charge, used: Amount, *, parts: int = 1) -> None:
-        """Never lost to a cancellation: the client's going away is no reason to keep a reservation."""
+        """A store settles all the same when the caller is cancelled: that is no reason to keep a reservation."""
         charge.used += used
         charge.parts -= parts
         if charge.parts or not parts:
             return
-        settling = asyncio.ensure_future(self._settle(charge, charge.used))
-        try:
-            await asyncio.shield(settling)
-        except asyncio.CancelledError:
-            await settling
-            raise
+        await self._settle(charge, charge.used)
 
     async def _settle(self, charge: Charge, used: Amount) -> None:
         limits = self._limits_of(charge.tenant)

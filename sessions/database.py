@@ -10,10 +10,10 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
 
@@ -55,6 +55,7 @@ class Database:
         if prompt:
             self._here = _File(path, schema, version, synchronous, upgrades or {}, 0.0)
         self._logged = 0  # transactions since the log was moved into the file
+        self._left: set[Future[Any]] = set()  # what the thread still does, though nobody waits for it any more
 
     async def read(self, work: Work[T], *, long: bool = False) -> T:
         """`work` in a transaction that only reads. Raises `unavailable`, and what `work` raises."""
@@ -63,7 +64,7 @@ class Database:
     async def write(self, work: Work[T], *, long: bool = False) -> T:
         """`work` in a transaction that no other writer interleaves with; rolled back when it raises. Raises as `read`.
 
-        A caller who is cancelled does not stop it.
+        A caller who is cancelled does not stop it, and whatever is asked for after that comes after it.
         """
         return await self._run(work, "BEGIN IMMEDIATE", long)
 
@@ -76,14 +77,22 @@ class Database:
         self._file.close()
 
     async def _run(self, work: Work[T], begin: str, long: bool) -> T:
-        loop = asyncio.get_running_loop()
         try:
-            if self._here is not None and self._file.is_open and not long:
+            if self._here is not None and self._file.is_open and not long and not self._left:
                 with suppress(_Busy):
                     return self._run_here(self._here, work, begin)
-            return await loop.run_in_executor(self._thread, self._file.transact, work, begin)
+            return await self._run_there(work, begin)
         except (sqlite3.Error, OSError) as error:
             raise self._unavailable(f"SQLite: {error}") from error
+
+    async def _run_there(self, work: Work[T], begin: str) -> T:
+        running = self._thread.submit(self._file.transact, work, begin)
+        try:
+            return await asyncio.wrap_future(running)
+        except asyncio.CancelledError:
+            self._left.add(running)
+            running.add_done_callback(self._left.discard)
+            raise
 
     def _run_here(self, file: "_File", work: Work[T], begin: str) -> T:
         self._logged += 1

@@ -88,15 +88,16 @@ class SqliteSessions:
 
     async def append(self, tenant: str, session_id: str, turns: tuple[Turn, ...], expected: int) -> None:
         def add(connection: sqlite3.Connection) -> None:
-            version = self._version(connection, tenant, session_id)
-            if version != expected:
-                raise SessionConflict(f"session {session_id} has version {version}, not {expected}")
             now = self._clock()
-            connection.execute(
-                "UPDATE session SET version = ?, used = ?, expires = ? WHERE tenant = ? AND id = ?",
-                (version + 1, now, now + self._retention(tenant), tenant, session_id),
-            )
-            _add_record(connection, tenant, session_id, version + 1, record)
+            fits = connection.execute(
+                "UPDATE session SET version = ?, used = ?, expires = ?"
+                " WHERE tenant = ? AND id = ? AND version = ? AND expires > ?",
+                (expected + 1, now, now + self._retention(tenant), tenant, session_id, expected, now),
+            ).rowcount
+            if not fits:
+                version = self._version(connection, tenant, session_id)
+                raise SessionConflict(f"session {session_id} has version {version}, not {expected}")
+            _add_record(connection, tenant, session_id, expected + 1, record)
 
         record = encode(tenant, session_id, turns)
         await self._database.write(add, long=len(record) > LONG)
