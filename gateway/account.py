@@ -6,8 +6,9 @@ has a limit, so that a budget set at noon knows of the morning.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+
+import msgspec
 
 from gateway import gcra
 from gateway.config import Limits
@@ -31,8 +32,7 @@ RATES: tuple[LimitName, ...] = ("requests", "tokens", "input_tokens", "output_to
 BUDGETS: tuple[LimitName, ...] = ("budget_day", "budget_month")
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(msgspec.Struct, frozen=True):
     """Debts as they stood `at` milliseconds, money as of `wall`. An unlimited bucket has no debt.
 
     `at` is of whatever clock the store has for rates; `wall` is POSIX time.

@@ -5,7 +5,8 @@ import re
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from backends.backend import BackendError, CallPiece, Delta, Rejected, Usage
 from backends.tools.calls import joined
@@ -22,8 +23,7 @@ from sessions import Turn
 _PLACE = re.compile(r"at \d+\(\d+\): (failed to compile JSON schema: )?")  # in a grammar's text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Epilogue:
+class Epilogue(msgspec.Struct, frozen=True, kw_only=True):
     """What is left to do when an answer has ended."""
 
     request: Request

@@ -10,6 +10,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field
 
+import msgspec
+
 from backends.backend import BackendError, DeadlineExceeded, Delta, Rejected, Unavailable
 from backends.deadline import Deadline
 from gateway.cascade_metrics import CascadeMetrics
@@ -29,8 +31,7 @@ Start = Callable[[Tier, Replica, Entry, bool], AsyncGenerator[Delta, None]]
 """Whether the attempt is judged comes last: then its deltas have signals."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """A generation whose first deltas, `held`, have come. `rest` continues it; closing `rest` aborts it."""
 
     tier: Tier
@@ -53,8 +54,7 @@ def _free(tier: Tier, replica: Replica, entry: Entry, held: Held) -> None:
     """Nobody keeps books."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How one request runs.
 
     `cached`: prompt tokens held, by replica name; `brief`: how an attempt there is judged, None if it is not; `warm`:

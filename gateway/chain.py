@@ -5,13 +5,13 @@ rule of billing says. A chain is no longer than its tenant's attempts and the mo
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from gateway.limits import NOTHING, Amount
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class Link(msgspec.Struct, frozen=True, kw_only=True):
     """A tier that a request may run on: what an attempt there takes at most, and whether its answer is judged."""
 
     tier: str

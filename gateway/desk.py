@@ -1,7 +1,8 @@
 """Each tenant's policy, ready for `choose`: weights for goals, and the shadow policies decided beside it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec import structs
 
 from gateway.config import Policy as Wanted
 from gateway.config import Tenant, Tier
@@ -44,7 +45,7 @@ class Desk:
             name: choose(signals, self._policy(tenant, wanted, length)).order[0]
             for name, wanted in self._shadows.items()
         }
-        return replace(route, shadows=shadows) if shadows else route
+        return structs.replace(route, shadows=shadows) if shadows else route
 
     def saw(self, request: Request, signals: Signals) -> None:
         """A request for auto that was decided and will run."""

@@ -7,7 +7,8 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from backends.backend import Delta, Generation, Rejected
 from classifier import Assessment
@@ -294,8 +295,7 @@ class Dispatcher:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Errand:
+class _Errand(msgspec.Struct, frozen=True):
     """A request that is to be run, and all that is known of it. `deadline`: on the event loop's clock."""
 
     request: Request

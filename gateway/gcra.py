@@ -9,13 +9,12 @@ credits, and every millisecond `rate` credits leak away. All of it stays an inte
 configuration bounds both by 1e9.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 MINUTE = 60_000  # milliseconds in a minute, and credits in a unit
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(msgspec.Struct, frozen=True):
     """`rate`: units that come back per minute; `burst`: units that fit at once."""
 
     rate: int

@@ -6,6 +6,8 @@ It holds times, names and counts, nothing that a client or a model has written.
 import time
 from dataclasses import dataclass, field
 
+import msgspec
+
 from backends.backend import Delta, Timings, Usage
 
 RUNNING = "running"
@@ -16,8 +18,7 @@ FAILED = "failed"  # by whatever code
 OUTCOMES = (ANSWERED, ESCALATED, ABORTED, FAILED)
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(msgspec.Struct, frozen=True):
     """Work that has ended. Times in Unix seconds, as all of this module."""
 
     name: str

@@ -7,8 +7,9 @@ consumes nothing. A lease that expires unsettled leaves tokens and money counted
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal, Protocol
+
+import msgspec
 
 from gateway.config import Limits
 from gateway.prices import written
@@ -21,8 +22,7 @@ LimitName = Literal[
 BUDGETS = frozenset({"budget_day", "budget_month"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Amount:
+class Amount(msgspec.Struct, frozen=True, kw_only=True):
     """What a request takes, or took, beside itself. `money` is in billionths (see `gateway.prices`).
 
     `tokens` may be less than `input` and `output` together: at worst these are of different tiers.
@@ -45,8 +45,7 @@ class Amount:
 NOTHING = Amount()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remaining:
+class Remaining(msgspec.Struct, frozen=True, kw_only=True):
     """For the headers `x-ratelimit-{limit,remaining,reset}-*`. Of budgets in money, else in whole units."""
 
     limit: float
@@ -58,15 +57,14 @@ Left = Mapping[LimitName, Remaining]
 """What is left of each limit that there is; parallel requests are not told."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation:
+class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     """What was taken; `settle` gives back the rest. `periods`: day and month that the money was taken in."""
 
     tenant: str
     lease: str  # the request's id
     amount: Amount
     periods: tuple[int, int]
-    left: Left = field(default_factory=dict)
+    left: Left = {}
 
 
 class LimitExceeded(Exception):

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec import structs
 
 from classifier import Assessment
 from gateway.capability import able, that_take_tools
@@ -25,8 +27,7 @@ LOOK_AGAIN = 0.05  # seconds
 SOON = 4000  # characters whose assessment is over before a thread would have started
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     """One request's. `named`: the tier that the client named, None for auto; `signals`: of the tiers that may run."""
 
     named: str | None
@@ -86,8 +87,8 @@ class Scout:
             await asyncio.sleep(LOOK_AGAIN)
         if all(s.available == tier.available for s, tier in zip(outlook.signals, tiers, strict=True)):
             return outlook
-        signals = tuple(replace(s, available=self._tiers[s.name].available) for s in outlook.signals)
-        return replace(outlook, signals=signals)
+        signals = tuple(structs.replace(s, available=self._tiers[s.name].available) for s in outlook.signals)
+        return structs.replace(outlook, signals=signals)
 
     async def assessed(self, request: Request, outlook: Outlook) -> Signals:
         """What a route is decided by. A named tier needs no assessment, and no person spoke in a tool loop."""

@@ -1,7 +1,8 @@
 """A prompt in the tokens of each tier that may take it: encoded once per tokenizer family, then looked up."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from backends.prompt import Prompt
 from backends.tokenizer import TemplateError
@@ -13,14 +14,13 @@ CHARACTERS_PER_TOKEN = 3  # of unknown tokenizers, on the cautious side for Engl
 TOKENS_PER_MESSAGE = 8  # what a chat template adds
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(msgspec.Struct, frozen=True):
     """`ids` by tokenizer family; `estimate` stands in for replicas whose tokenizer is unknown."""
 
     prompt: Prompt
     ids: Mapping[str, list[int]]
     estimate: int
-    cached: dict[str, int] = field(default_factory=dict)  # prompt tokens held, by replica name
+    cached: dict[str, int] = {}  # prompt tokens held, by replica name
 
     def of(self, replica: Replica) -> list[int] | None:
         """The prompt in this replica's tokens, None where its tokenizer is unknown."""

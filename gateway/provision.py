@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec import structs
 
 from gateway.books import Billing
 from gateway.chain import Link, reach, worst
@@ -58,7 +59,7 @@ class Provision:
             raise too_expensive(min(dearest.values()) / NANO, limit / NANO)
         dear = {tier for tier, money in dearest.items() if money > limit}
         return [
-            replace(outlook, signals=tuple(tier for tier in outlook.signals if tier.name not in dear))
+            structs.replace(outlook, signals=tuple(tier for tier in outlook.signals if tier.name not in dear))
             for outlook in outlooks
         ]
 

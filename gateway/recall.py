@@ -1,8 +1,8 @@
 """A request's session: recalled before the work, extended by what was said after it."""
 
 import logging
-from dataclasses import dataclass, field, replace
 
+import msgspec
 from msgspec import structs
 
 from backends.prompt import Prompt
@@ -21,8 +21,7 @@ APPEND_TRIES = 10
 MOST = State().session_characters
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recalled:
+class Recalled(msgspec.Struct, frozen=True, kw_only=True):
     """`turns`: the whole conversation as it stands, the client's new turns at its end.
 
     `session` is None where the client wants none; its id is empty until a new one is opened.
@@ -30,7 +29,7 @@ class Recalled:
 
     session: Session | None = None
     turns: tuple[Turn, ...] = ()
-    new: tuple[Turn, ...] = field(default=())
+    new: tuple[Turn, ...] = ()
 
     def prompt(self, asked: Prompt) -> Prompt:
         """`asked` with the whole conversation in place of what the client sent of it."""
@@ -79,7 +78,7 @@ class Memory:
         except SessionStoreUnavailable as error:
             raise self._unavailable() from error
         self._metrics.session("opened")
-        return replace(recalled, session=session)
+        return structs.replace(recalled, session=session)
 
     async def remember(self, request: Request, recalled: Recalled, answer: Turn) -> None:
         """Append what was said; a turn that came first stays, and this one follows it.

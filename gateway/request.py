@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+import msgspec
+
 from backends.backend import Delta, Prompt, Traffic
 from backends.wire import Grammar
 from classifier import Assessment, Task
@@ -13,8 +15,7 @@ from gateway.ledger import Ledger
 Endpoint = Literal["chat", "completions", "responses", "messages"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One call of a client, freed of its dialect. Ranges are checked by then."""
 
     id: str  # the x-request-id, ours
@@ -38,7 +39,7 @@ class Request:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logit_bias: Mapping[int, float] = {}
     min_tokens: int = 0
     n: int = 1
     logprobs: int | None = None  # alternatives told with each token's; None: no logprobs
@@ -52,11 +53,10 @@ class Request:
     task: Task | None = None  # of what kind it is, where the client says so
     traffic: Traffic = "interactive"
     priority: int
-    ledger: Ledger = field(default_factory=Ledger, compare=False)  # filled in while it runs
+    ledger: Ledger = msgspec.field(default_factory=Ledger)  # filled in while it runs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class Route(msgspec.Struct, frozen=True, kw_only=True):
     """Where an attempt goes and why. `order` holds the tiers to try, the first one first; `weight`: the λ that it was
     chosen by, if it was."""
 
@@ -64,11 +64,10 @@ class Route:
     reason: str  # in words, for the header `x-headrace-reason`: printable ASCII, no prompt text
     assessment: Assessment | None  # None where the client named the tier, or a tool loop keeps it
     weight: float | None = None
-    shadows: Mapping[str, str] = field(default_factory=dict)  # the tier that each shadow policy would take
+    shadows: Mapping[str, str] = {}  # the tier that each shadow policy would take
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """How the answer of a route's first tier would be judged, or `why_not` in words.
 
     `after`: so many tokens; `at_end`: whether whole answers are; `threshold`: None where it is weighed whether a dearer
@@ -83,8 +82,7 @@ class Judged:
     next: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """A route that nobody runs, what it was decided by, tokens of the prompt by tier, and what would be judged."""
 
     route: Route
@@ -121,8 +119,7 @@ class Answer:
     deltas: Deltas
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class Card(msgspec.Struct, frozen=True, kw_only=True):
     """What `/v1/models` and `/readyz` say of a tier. `models`: what its replicas serve."""
 
     name: str

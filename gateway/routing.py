@@ -7,7 +7,8 @@ taken, among those that reach the floor if there is one and any does. `gateway.t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from backends.backend import Usage
 from classifier import Assessment
@@ -19,8 +20,7 @@ WORTH_CLIMBING = 0.05  # the least gain in P(good) that a dearer tier must promi
 EXPECTED_ANSWER = 256  # tokens of an answer, as far as costs are compared before there is one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierSignals:
+class TierSignals(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one tier for one request, and of the replica of it that would take the request now."""
 
     name: str
@@ -32,8 +32,7 @@ class TierSignals:
     load: float = 0.0  # that replica's running generations, as a share of what it takes at once
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signals:
+class Signals(msgspec.Struct, frozen=True, kw_only=True):
     """`tiers`: those that the tenant may use, the cheapest first. `pinned`: who answers in the open tool loop."""
 
     tiers: tuple[TierSignals, ...]
@@ -41,8 +40,7 @@ class Signals:
     pinned: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """`tier`: the one that the client named, None for auto. `max_tokens`: None where the client named none.
 
     `weight`: λ, in P(good) per unit of money; `goal` says in words what it was solved for.

@@ -1,11 +1,12 @@
 """Several prompts in one call: they run side by side on one tier, and their answers are told as one."""
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from backends.backend import Delta, Usage
 from gateway.request import Answer, Deltas, Route
@@ -20,7 +21,7 @@ def on_one_tier(routes: Sequence[Route], tiers: Sequence[str]) -> Sequence[Route
         return routes
     dearest = max(routes, key=lambda route: tiers.index(route.order[0]))
     return [
-        replace(route, order=order, reason=dearest.reason)
+        structs.replace(route, order=order, reason=dearest.reason)
         if (order := tuple(tier for tier in dearest.order if tier in route.order))
         else route
         for route in routes
@@ -44,7 +45,7 @@ def as_one(answers: Sequence[Answer], n: int) -> Answer:
     first = answers[0]
     if len(answers) == 1:
         return first
-    return replace(
+    return dataclasses.replace(
         first,
         spelled=tuple(text for answer in answers for text in answer.spelled),
         deltas=MergedDeltas([answer.deltas for answer in answers], n),

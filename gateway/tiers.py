@@ -3,14 +3,15 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from backends.backend import Backend
 from gateway.config import Price
 
 LOAD_GATE = 4  # generations by which a replica may be busier than the idlest and still win by its cache
 
 
-@dataclass(frozen=True, slots=True)
-class Replica:
+class Replica(msgspec.Struct, frozen=True):
     """One backend of a tier. `block_size`: tokens per block of its prefix cache, None where that is unknown.
 
     `room`: generations that it runs side by side, None where that is unknown.

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec import structs
 
 from backends.prompt import Prompt
 from gateway.prompts import estimate
@@ -32,4 +33,4 @@ async def within_context(
         turns = await asyncio.to_thread(fit, recalled.turns, tier.context_length - (max_tokens or 1), count)
     except WindowError:
         return recalled
-    return replace(recalled, turns=tuple(turns))
+    return structs.replace(recalled, turns=tuple(turns))

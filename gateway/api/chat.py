@@ -1,11 +1,10 @@
 """The dialect of `/v1/chat/completions`."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from backends.backend import Delta
 from backends.prompt import Option, Prompt, Tool, ToolChoice
@@ -79,7 +78,9 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
         return tool_choice(self.tool_choice, self.parallel_tool_calls)
 
     def sampled(self, request: Request) -> Request:
-        return replace(super().sampled(request), result_fields=chat_messages.result_fields(self.messages))
+        return structs.replace(
+            super().sampled(request), result_fields=chat_messages.result_fields(self.messages)
+        )
 
 
 class ChatRendering(ChoiceRendering):

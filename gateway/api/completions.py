@@ -1,10 +1,9 @@
 """The dialect of `/v1/completions`: texts to continue or gaps to fill, no conversation."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Any
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from backends.backend import Delta, TokenScore
 from backends.prompt import Prompt
@@ -52,7 +51,7 @@ class CompletionBody(GenerationBody, frozen=True, kw_only=True):
 
     def sampled(self, request: Request) -> Request:
         scored = self.echo and self.logprobs is not None
-        return replace(
+        return structs.replace(
             super().sampled(request), prompt_field=next(iter(self.prompts)), prompt_logprobs=scored
         )
 
@@ -60,7 +59,9 @@ class CompletionBody(GenerationBody, frozen=True, kw_only=True):
         """One request for each prompt, ids told apart by a number."""
         first, *more = self.prompts.items()
         others = (
-            replace(request, id=f"{request.id}-{number}", prompt_field=field, prompt=self._prompt(given))
+            structs.replace(
+                request, id=f"{request.id}-{number}", prompt_field=field, prompt=self._prompt(given)
+            )
             for number, (field, given) in enumerate(more, 1)
         )
         return (request, *others)

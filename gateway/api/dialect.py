@@ -2,8 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+
+import msgspec
 
 from backends.backend import Delta, Unavailable, Usage
 from backends.prompt import Prompt
@@ -34,8 +35,7 @@ class Body(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """How an answer ended, the last of several. `stopped_by`: the stop string, where one did and that is known.
 
     `usage`: of all of them.

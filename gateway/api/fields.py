@@ -6,11 +6,10 @@ the value that means "off" is taken, since many clients spell their defaults out
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from backends.wire import MAX_ANSWERS, MAX_BIASED, MAX_TOP, Grammar
 from gateway.api.strictjson import Path, convert_error, invalid
@@ -117,7 +116,7 @@ class GenerationBody(OpenAIBody, frozen=True, kw_only=True):
 
     def sampled(self, request: Request) -> Request:
         """Raises ApiError 400 for a grammar that cannot be."""
-        return replace(
+        return structs.replace(
             request,
             max_tokens=self.most_tokens,
             temperature=self.temperature,

@@ -1,10 +1,9 @@
 """The dialect of `/v1/messages`, which is Anthropic's. `system` stands beside the messages, and a length is needed."""
 
-from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from backends.prompt import ChatMessage, Prompt, Tool
 from gateway.api import tools
@@ -76,7 +75,7 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
 
     def sampled(self, request: Request) -> Request:
         format = self.output_config.format
-        return replace(
+        return structs.replace(
             request,
             result_fields=result_fields(self.messages),
             max_tokens=self.max_tokens,

@@ -1,10 +1,9 @@
 """Bodies of `/v1/responses`: items, on top of what was said before."""
 
-from dataclasses import replace
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from backends.prompt import ChatMessage, Prompt, Tool, ToolChoice
 from gateway.api import tools
@@ -86,7 +85,7 @@ class ResponsesBody(OpenAIBody, frozen=True, kw_only=True):
         return tools.offering((*instructions, *said), self.plain_tools, self.choice)
 
     def sampled(self, request: Request) -> Request:
-        return replace(
+        return structs.replace(
             request,
             prompt_field="input",
             result_fields=result_fields(self.items, "input"),

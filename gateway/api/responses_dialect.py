@@ -1,7 +1,9 @@
 """The dialect of `/v1/responses`: what a response goes on from, and what is kept of it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from backends.prompt import Prompt
 from gateway.api.dialect import Dialect
@@ -64,7 +66,7 @@ class Responses(Dialect[ResponsesBody, RememberedResponse]):
     ) -> Sequence[Request]:
         """A prompt does not say who gave the answers in it, but the stored turns do."""
         said = (*rendering.past.turns, *turns_of(body.items))
-        return (replace(request, answered_by=told(said)),)
+        return (structs.replace(request, answered_by=told(said)),)
 
     async def _past(self, body: ResponsesBody, tenant: str) -> _Past:
         if body.previous_response_id is not None:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import msgspec
 
@@ -62,8 +61,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     attempts: tuple[Attempt, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """What is kept of an exchange when it is over; a `Record` is only made of it when somebody looks."""
 
     id: str

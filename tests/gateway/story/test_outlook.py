@@ -1,12 +1,12 @@
 """A decision without an answer: the same as a run would make, and nothing is left of it."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+from msgspec import structs
 
 from backends.prompt import ChatMessage, Prompt
 from classifier import Assessment
@@ -113,7 +113,7 @@ async def test_a_decision_does_not_move_the_balance_of_a_goal(rig: Rig) -> None:
 
 
 def request_without_limits(request: Request) -> Request:
-    return replace(request, tenant=Tenant(name="acme"))
+    return structs.replace(request, tenant=Tenant(name="acme"))
 
 
 @pytest.mark.parametrize(
