@@ -28,6 +28,9 @@ from backends.wire import Vocabulary
 
 __all__ = ["Detokenizer", "TemplateError", "Tokenizer", "write_vocabulary"]
 
+SHORT = 2000  # characters
+PER_MESSAGE = 50  # characters that a template takes as long for
+
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
 
@@ -78,17 +81,20 @@ class Tokenizer:
         return self._family
 
     async def encode(self, prompt: Prompt) -> list[int]:
-        """Render (for conversations, with the generation prompt) and encode, in a thread. Raises TemplateError.
+        """Render (for conversations, with the generation prompt) and encode, in a thread unless that would take longer
+        than the work. Raises TemplateError.
 
         A text to continue is encoded as it is: control tokens written in it are control tokens, for who writes it
         writes the whole prompt, and may have a template of their own. A BOS comes first where the tokenizer adds
         one; an empty text may thus be no token at all. In a conversation control tokens come from the template only,
         and around a gap only those that mark it; what a message or a file says that looks like one stays text.
         """
-        return await asyncio.to_thread(self.encode_now, prompt)
+        return (
+            self.encode_now(prompt) if _is_short(prompt) else await asyncio.to_thread(self.encode_now, prompt)
+        )
 
     def encode_now(self, prompt: Prompt) -> list[int]:
-        """What `encode` does, on the calling thread: not for an event loop."""
+        """What `encode` does, on the calling thread: not for an event loop where a prompt may be long."""
         if prompt.ids is not None:
             return list(prompt.ids)
         if prompt.text is not None and prompt.suffix is not None:
@@ -219,6 +225,13 @@ class Detokenizer:
     def _bytes(self, ids: list[int]) -> bytes:
         known = len(self._vocabulary)  # a model may have more ids, which stand for nothing
         return b"".join(self._vocabulary[id] for id in ids if id < known)
+
+
+def _is_short(prompt: Prompt) -> bool:
+    """Whether it is encoded before a thread would have woken up. Templates may do anything with tools and options."""
+    if prompt.tools or prompt.options:
+        return False
+    return sum(prompt.lengths()) + PER_MESSAGE * len(prompt.messages) <= SHORT
 
 
 def write_vocabulary(tokenizer: Tokenizer, path: Path) -> None:

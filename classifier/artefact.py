@@ -57,7 +57,7 @@ class Weights:
 
     def logits(self, of: Features) -> NDArray[np.float32]:
         """(H,). Without BLAS, whose threads would cost more than they save."""
-        structure = np.clip(of.structure, self.low, self.high)
+        structure = np.minimum(np.maximum(of.structure, self.low), self.high)
         logits: NDArray[np.float32] = (
             self.bias
             + np.einsum("s,sh->h", structure, self.structure)

@@ -26,13 +26,23 @@ class Words:
 
     def begins(self, *sets: frozenset[bytes]) -> bool:
         """Whether a word of each set stands at the beginning."""
-        return all(not words.isdisjoint(self.beginning) for words in sets)
+        for words in sets:
+            if words.isdisjoint(self.beginning):
+                return False
+        return True
 
     def ends(self, words: frozenset[bytes]) -> bool:
         return not words.isdisjoint(self.tokens[-_BEGINNING:])
 
-    def says(self, *phrases: str) -> bool:
-        return any(phrase.encode() in self.text for phrase in phrases)
+    def says(self, phrases: tuple[bytes, ...]) -> bool:
+        for phrase in phrases:
+            if phrase in self.text:
+                return True
+        return False
+
+
+def _phrases(*phrases: str) -> tuple[bytes, ...]:
+    return tuple(phrase.encode() for phrase in phrases)
 
 
 def _set(words: str) -> frozenset[bytes]:
@@ -62,7 +72,10 @@ _PIECE = _set(
 )
 _COMPOSE = _set("write compose create craft invent imagine tell make draft generate")
 _GREET = _set("hi hello hey thanks thank hallo hola bonjour ciao bye goodbye yo")
-_HEADS = (
+_CODE = _phrases(
+    "```",
+    "c++",
+    "c#",
     "\ndef ",
     "\nclass ",
     "\nimport ",
@@ -72,35 +85,37 @@ _HEADS = (
     "traceback (most",
     "error:",
 )
+_COUNT = _phrases("how many", "how much", "how long", "how far", "how fast", "the total")
+_SIGNS = _phrases("+", "*", "/", "=", "^", "×")
+_FORMULA = _phrases("\\frac", "\\sqrt", "$x", "\\[")
+_ASK_TO_TRANSLATE = _phrases("translate this", "translate the", "翻译")
+_ASK_TO_SAY = _phrases("how do you say", "how do i say", "how would you say")
+_ASK_TO_SUM_UP = _phrases("tl;dr", "main points", "key points", "key takeaways", "sum up", "in a few sentences")
 
 
 def _code(words: Words) -> bool:
     asked = words.begins(_MAKE, _PROGRAM)
     return (
         asked
-        or words.says("```", "c++", "c#", *_HEADS)
+        or words.says(_CODE)
         or words.text.startswith((b"def ", b"import ", b"from typing"))
     )
 
 
 def _math(words: Words) -> bool:
-    counted = words.numbers >= 2 and words.says(
-        "how many", "how much", "how long", "how far", "how fast", "the total"
-    )
-    sums = words.numbers >= 2 and words.says("+", "*", "/", "=", "^", "×") and len(words.tokens) < 40
+    counted = words.numbers >= 2 and words.says(_COUNT)
+    sums = words.numbers >= 2 and words.says(_SIGNS) and len(words.tokens) < 40
     named = words.begins(_ADVANCED) or (words.numbers >= 1 and words.begins(_MATH))
-    return counted or sums or named or words.says("\\frac", "\\sqrt", "$x", "\\[")
+    return counted or sums or named or words.says(_FORMULA)
 
 
 def _translation(words: Words) -> bool:
-    asked = words.begins(_TRANSLATE) or words.says("translate this", "translate the", "翻译")
-    return asked or (
-        words.first == b"how" and words.says("how do you say", "how do i say", "how would you say")
-    )
+    asked = words.begins(_TRANSLATE) or words.says(_ASK_TO_TRANSLATE)
+    return asked or (words.first == b"how" and words.says(_ASK_TO_SAY))
 
 
 def _summarization(words: Words) -> bool:
-    asked = words.says("tl;dr", "main points", "key points", "key takeaways", "sum up", "in a few sentences")
+    asked = words.says(_ASK_TO_SUM_UP)
     return asked or words.begins(_SUMMARIZE) or words.ends(_SUMMARIZE)
 
 

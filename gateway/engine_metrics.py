@@ -6,11 +6,12 @@ Names and buckets are those of vLLM 0.33, so that its dashboards and Kubernetes 
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 
 from backends.backend import Timings, Usage
 from backends.wire import GAPS, REFUSALS, STEP_SIZES, EngineConfig, FinishReason, Load
 from gateway.schedule_metrics import ScheduleMetrics
+from gateway.series import Counter, Gauge, Histogram
 from gateway.speculation_metrics import SpeculationMetrics
 from gateway.tallied import TalliedHistogram
 

@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import ASGIApp, Lifespan
 
@@ -27,7 +26,17 @@ from gateway.dashboard.overview import Overview
 from gateway.dashboard.pages import Dashboard
 from gateway.drain import Drain
 from gateway.exchange import Observe
-from gateway.middleware import FindTenant, layers, raise_for_router
+from gateway.middleware import FindTenant, layers
+
+
+class Front(Starlette):
+    """Starlette with our layers around its router, and none of its own: `gateway.middleware.Errors` does their work."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        app: ASGIApp = self.router
+        for layer, arguments, options in reversed(self.user_middleware):
+            app = layer(app, *arguments, **options)
+        return app
 
 
 def build_front(
@@ -62,7 +71,7 @@ def build_front(
     routing = Routing(dispatcher, config.server, (Chat(), Completions(), Responses(archive), Messages()))
     tries: dict[str, ASGIApp] = {"chat/completions": chat, "route": routing}
     dashboard = Dashboard(overview, drain, anonymous, tries)
-    app = Starlette(
+    app = Front(
         routes=[
             Route("/v1/chat/completions", chat, methods=["POST"]),
             Route("/v1/completions", completions, methods=["POST"]),
@@ -78,7 +87,6 @@ def build_front(
             *(() if config.server.admin else _operators(health, dashboard, reloads)),
         ],
         middleware=layers(config.server, find_tenant, drain, observe),
-        exception_handlers={HTTPException: raise_for_router},
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False  # a redirect would send clients where their Host header says
@@ -104,10 +112,9 @@ def build_admin(
         "route": Routing(dispatcher, config.server, (Chat(), Completions(), Messages())),
     }
     dashboard = Dashboard(overview, drain, nobody, tries)
-    app = Starlette(
+    app = Front(
         routes=[*_probes(health), *_operators(health, dashboard, reloads)],
         middleware=layers(config.server, _operator if is_loopback(host) else find_tenant, drain, observe),
-        exception_handlers={HTTPException: raise_for_router},
     )
     app.router.redirect_slashes = False
     return app

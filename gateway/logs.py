@@ -51,7 +51,12 @@ def _quoted(value: object) -> str:
 
 
 def configure_logging(level: str, form: Literal["json", "text"] = "json") -> None:
-    """Send every logger's lines to stderr. Both as in `gateway.config.Telemetry`. May be repeated."""
+    """Send every logger's lines to stderr. Both as in `gateway.config.Telemetry`. May be repeated.
+
+    Nothing is found out for a line that no line shows (docs.python.org, Logging HOWTO, "Optimization").
+    """
+    logging._srcfile = None
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -15,13 +15,13 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.config import Server, Tenant
@@ -113,7 +113,7 @@ class Errors:
         except (ClientGone, ClientDisconnect):
             exchange.status = CLIENT_GONE
         except Exception as error:
-            exchange.error = as_api_error(error)
+            exchange.error = as_api_error(of_router(error, scope["method"]))
             if started:
                 raise  # the server logs it and closes: what was sent cannot be taken for complete
             if exchange.error.status == 500:
@@ -263,11 +263,11 @@ def _broken(status: int, message: str, code: str) -> ApiError:
     return ApiError(status, message, code=code, headers={"connection": "close"})
 
 
-async def raise_for_router(request: Request, error: Exception) -> NoReturn:
-    """An exception handler of Starlette: what its router raises goes on to `Errors`, in our words."""
+def of_router(error: Exception, method: str) -> Exception:
+    """What Starlette's router raises, in our words; anything else as it is."""
     if isinstance(error, HTTPException) and error.status_code == 404:
-        raise ApiError(404, "There is nothing at this path.", code="unknown_url") from error
+        return ApiError(404, "There is nothing at this path.", code="unknown_url")
     if isinstance(error, HTTPException) and error.status_code == 405:
-        message = f"This path does not take {request.method}."
-        raise ApiError(405, message, code="method_not_allowed", headers=error.headers) from error
-    raise error
+        message = f"This path does not take {method}."
+        return ApiError(405, message, code="method_not_allowed", headers=error.headers)
+    return error

@@ -6,9 +6,10 @@ counters here a query says how many do.
 
 from collections.abc import Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
 
 from backends.wire import Band, Load
+from gateway.series import Counter, Gauge
 
 LABELS = ("model_name", "engine")
 STATES = ("running", "waiting")

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from itertools import product
 from typing import get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
 
 from backends.wire import DraftMethod, GateReason, GateState, Load, Speculation
 from classifier import Task
+from gateway.series import Counter, Gauge
 
 LABELS = ("model_name", "engine")
 UNKNOWN = "unknown"  # the task of requests that nobody has assessed

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from prometheus_client import Histogram
+from gateway.series import Histogram
 
 
 class TalliedHistogram(Histogram):

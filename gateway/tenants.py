@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from gateway.config import Config, Key, Tenant
@@ -23,6 +24,7 @@ SHOWN = 10  # characters of a key that may be stored and logged
 SECRET_BYTES = 32
 SHORTEST_SECRET = 32  # characters in the environment
 TAG = 16  # hexadecimal digits of an engine's tag
+TAGS = 1024  # of tenants and sessions that are remembered
 
 
 class SecretError(ValueError):
@@ -55,6 +57,7 @@ def cache_salt(secret: bytes, tenant: str) -> bytes:
     return _mac(secret, _framed("cache-salt", tenant))
 
 
+@lru_cache(TAGS)
 def engine_tag(salt: bytes, session: str = "") -> str:
     """By what engines tell tenants, and their sessions, apart: it says nothing to who has not the tenant's salt."""
     return _mac(salt, _framed("engine-tag", session)).hex()[:TAG]
