@@ -89,9 +89,9 @@ def extract(text: str) -> Features:
     structure = [
         *_sizes(len(text), words),
         *_shares(window.encode("utf-8", "surrogatepass")),
-        *(float(mark in lower) for mark in _MARKS),
-        *(float(words.first in openers) for openers in _OPENERS.values()),
-        *(float(rule(words)) for rule in RULES.values()),
+        *[mark in lower for mark in _MARKS],
+        *[words.first in openers for openers in _OPENERS.values()],
+        *[rule(words) for rule in RULES.values()],
     ]
     return Features(np.array(structure, np.float32), *_grams(tokens))
 

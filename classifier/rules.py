@@ -90,16 +90,14 @@ _SIGNS = _phrases("+", "*", "/", "=", "^", "×")
 _FORMULA = _phrases("\\frac", "\\sqrt", "$x", "\\[")
 _ASK_TO_TRANSLATE = _phrases("translate this", "translate the", "翻译")
 _ASK_TO_SAY = _phrases("how do you say", "how do i say", "how would you say")
-_ASK_TO_SUM_UP = _phrases("tl;dr", "main points", "key points", "key takeaways", "sum up", "in a few sentences")
+_ASK_TO_SUM_UP = _phrases(
+    "tl;dr", "main points", "key points", "key takeaways", "sum up", "in a few sentences"
+)
 
 
 def _code(words: Words) -> bool:
     asked = words.begins(_MAKE, _PROGRAM)
-    return (
-        asked
-        or words.says(_CODE)
-        or words.text.startswith((b"def ", b"import ", b"from typing"))
-    )
+    return asked or words.says(_CODE) or words.text.startswith((b"def ", b"import ", b"from typing"))
 
 
 def _math(words: Words) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
@@ -81,10 +81,10 @@ class Exchanges:
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
-                headers = MutableHeaders(scope=message)
-                headers["x-request-id"] = exchange.id
+                own = exchange.id.encode("ascii")
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", own)]
                 if of_anthropic(scope["path"]):
-                    headers["request-id"] = exchange.id
+                    message["headers"].append((b"request-id", own))
             await send(message)
 
         with self._observe(exchange, scope):

@@ -71,7 +71,7 @@ class Scout:
         if recalled.prompt(request.prompt).speaks_of_tools:
             tiers = that_take_tools(tiers)
         encoded, recalled = await self._encode(request, recalled, tiers)
-        signals = _signals(encoded, tiers)
+        signals = tuple([_tier_signals(encoded, tier) for tier in tiers])
         if not any(fits(tier, request.max_tokens) for tier in signals):
             raise _too_long(request, max(signals, key=lambda tier: tier.context_length))
         return Outlook(named=named, recalled=recalled, encoded=encoded, signals=signals)
@@ -155,8 +155,8 @@ class Scout:
         """The prompt in each tier's tokens; a recalled history too long for all of them loses its oldest turns."""
         with self._traces.span("headrace.encode"):
             encoded = await encode(recalled.prompt(request.prompt), tiers)
-            if recalled.session is not None and not any(
-                fits(signals, request.max_tokens) for signals in _signals(encoded, tiers)
+            if recalled.turns != recalled.new and not any(
+                fits(_tier_signals(encoded, tier), request.max_tokens) for tier in tiers
             ):
                 recalled = await within_context(recalled, request.prompt, tiers, request.max_tokens)
                 encoded = await encode(recalled.prompt(request.prompt), tiers)
@@ -191,10 +191,6 @@ def _told(route: Route, signals: Signals) -> Attributes:
         **{f"headrace.route.load.{tier.name}": tier.load for tier in signals.tiers},
         **{f"headrace.route.shadow.{name}": tier for name, tier in route.shadows.items()},
     }
-
-
-def _signals(encoded: Encoded, tiers: Sequence[Tier]) -> tuple[TierSignals, ...]:
-    return tuple(_tier_signals(encoded, tier) for tier in tiers)
 
 
 def _tier_signals(encoded: Encoded, tier: Tier) -> TierSignals:

@@ -110,11 +110,13 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _check_head(self) -> None:
         """What is raised here comes back as an error of the parser."""
-        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        size, hosts = len(self.url), 0
+        for name, value in self.headers:
+            size += len(name) + len(value) + 4
+            hosts += name == b"host"
         if size > MAX_HEAD:
             self._refusal = TOO_LARGE
             raise ValueError("too large")
-        hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts > 1 or (not hosts and self.parser.get_http_version() != "1.0"):
             raise ValueError("one Host is needed")
 

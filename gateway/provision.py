@@ -28,6 +28,8 @@ class Provision:
 
     def check_scores(self, requests: Sequence[Request], outlooks: Sequence[Outlook]) -> None:
         """Raises ApiError 400 for a call whose answers could come with more log-probabilities than memory is for."""
+        if all(request.logprobs is None for request in requests):
+            return
         asked = sum(
             max(self._scores(request, tier) for tier in outlook.signals)
             for request, outlook in zip(requests, outlooks, strict=True)

@@ -1,7 +1,7 @@
 """Tiers and their replicas, and which replica of a tier takes a request."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -42,6 +42,12 @@ class Tier:
     name: str
     replicas: tuple[Replica, ...]
     price: Price
+    context_length: int = field(
+        init=False
+    )  # what every replica can hold, so that failing over never goes too far
+
+    def __post_init__(self) -> None:
+        self.context_length = min(replica.backend.context_length for replica in self.replicas)
 
     @property
     def available(self) -> bool:
@@ -56,17 +62,12 @@ class Tier:
     def takes_tools(self) -> bool:
         return all(replica.backend.takes_tools for replica in self.replicas)
 
-    @property
-    def context_length(self) -> int:
-        """What every replica can hold, so that failing over never makes a request too long."""
-        return min(replica.backend.context_length for replica in self.replicas)
-
     def pick(self, cached: Mapping[str, int], tried: Collection[str] = ()) -> Replica | None:
         """The replica that holds most of the prompt, unless it is much busier than the idlest one.
 
         `cached`: prompt tokens by replica name. None when every replica was tried or does not answer.
         """
-        able = [r for r in self.replicas if r.backend.available and r.name not in tried]
+        able = [r for r in self.replicas if r.name not in tried and r.backend.available]
         if len(able) < 2:
             return able[0] if able else None
         least = min(replica.backend.in_flight for replica in able)

@@ -25,18 +25,23 @@ class EventStream:
         self.started = False
         self._typed = typed
         self._send = send
-        self._turn = asyncio.Lock()  # comments come from a task of their own
+        self._turn = asyncio.Lock()  # of comments, which come from a task of their own
+        self._sending = False
         self._loop = asyncio.get_running_loop()
         self._last = self._loop.time()
         self._kept: list[bytes] = []  # events that go with the next piece
 
     async def start(self, headers: Mapping[str, str]) -> None:
         """Send the status and the headers, unless a comment has done that already."""
+        await self._own_turn()
+        await self._start(headers)
+
+    async def _start(self, headers: Mapping[str, str]) -> None:
         if self.started:
             return
         self.started = True
         raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in {**headers, **HEADERS}.items()]
-        await self._deliver({"type": "http.response.start", "status": 200, "headers": raw})
+        await self._pass_on({"type": "http.response.start", "status": 200, "headers": raw})
 
     async def events(self, events: Sequence[Mapping[str, Any]]) -> None:
         """JSON escapes line breaks, so no text of a model can begin an event of its own."""
@@ -69,20 +74,38 @@ class EventStream:
         return self._loop.time() - self._last
 
     async def comment(self, headers: Mapping[str, str]) -> None:
-        """What clients pass over; it may have to start the stream."""
-        await self.start(headers)
-        await self._write(b": keep-alive\n\n")
+        """What clients pass over; it may have to start the stream. One who does not even take events gets none."""
+        if self._sending:
+            return
+        async with self._turn:
+            await self._start(headers)
+            await self._pass_on(
+                {"type": "http.response.body", "body": b": keep-alive\n\n", "more_body": True}
+            )
 
     async def _write(self, body: bytes, *, more: bool = True) -> None:
+        await self._own_turn()
+        await self._piece(body, more=more)
+
+    async def _piece(self, body: bytes, *, more: bool) -> None:
         if self._kept:
             body = b"".join([*self._kept, body])
             self._kept.clear()
-        await self._deliver({"type": "http.response.body", "body": body, "more_body": more})
+        await self._pass_on({"type": "http.response.body", "body": body, "more_body": more})
 
-    async def _deliver(self, message: dict[str, Any]) -> None:
+    async def _own_turn(self) -> None:
+        """When no comment is on its way."""
+        if self._turn.locked():
+            async with self._turn:
+                pass
+
+    async def _pass_on(self, message: dict[str, Any]) -> None:
         self._last = self._loop.time()
-        async with self._turn:
+        self._sending = True
+        try:
             await self._send(message)
+        finally:
+            self._sending = False
 
 
 def keep_alive(stream: EventStream, seconds: float, headers: Mapping[str, str]) -> Watcher:
