@@ -79,9 +79,7 @@ class EventStream:
             return
         async with self._turn:
             await self._start(headers)
-            await self._pass_on(
-                {"type": "http.response.body", "body": b": keep-alive\n\n", "more_body": True}
-            )
+            await self._piece(b": keep-alive\n\n", more=True)
 
     async def _write(self, body: bytes, *, more: bool = True) -> None:
         await self._own_turn()
