@@ -28,18 +28,21 @@ class Guard:
         failures: type[Exception],
         answers: tuple[type[Exception], ...],
         resting: Exception | None = None,
+        hurried: bool = False,
     ) -> T:
-        """The answer. Raises `resting` where nothing may be asked now, and `failures` where the server is silent.
+        """The answer. Raises `resting` where nothing may be asked now, and `failures` where the server is silent, or
+        for who is `hurried`, where it is slow.
 
         `failures`: what `question` raises of a server that is down; `answers`: of which only one that works can tell.
         """
         resting = resting or failures("the store is left in peace after several failures")
         silence = failures("the store is silent")
+        slow = failures("the store is slow") if hurried else None
         try:
             with self._breaker.asking(failures=failures, answers=answers, resting=resting):
                 if self._pulse is None:
                     return await question
-                return await self._pulse.heard(question, silence)
+                return await self._pulse.heard(question, silence, slow)
         except failures as error:
             if error is silence:
                 self._breaker.trip()

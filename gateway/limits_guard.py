@@ -101,6 +101,7 @@ class GuardedLimits:
             failures=LimitStoreUnavailable,
             answers=(LimitExceeded,),
             resting=_Resting("the store is left in peace after several failures"),
+            hurried=True,  # every request waits for its reservation
         )
 
     def _owe_all(self, tenant: str, limits: Limits, lease: str, amount: Amount) -> None:

@@ -23,8 +23,7 @@ from sessions.redis import RedisSessions
 from sessions.retention import Retention
 from sessions.sqlite import SqliteSessions
 
-LIMITS_TIMEOUT = 0.05  # seconds; every request waits for its reservation
-SESSIONS_TIMEOUT = 0.5  # a history may be long
+TIMEOUT = 0.5  # seconds of an answer whose server is not silent: a history may be long. See `gateway.pulse`
 
 
 def redis_url(state: State) -> str | None:
@@ -77,13 +76,13 @@ def _files(folder: Path, retention: Retention) -> Stores:
 
 def _in_redis(url: str, retention: Retention) -> Stores:
     """One server: what one of them finds of it holds for all, so that a request waits for it but once."""
-    heart = connect(url, LIMITS_TIMEOUT)
+    heart = connect(url, TIMEOUT)
     breaker = Breaker(failures=FAILURES, pause=PAUSE)
     pulse = Pulse(heart.ping, breaker.alive, heart.aclose)
     guard = Guard(breaker, pulse)
     return Stores(
-        limits=GuardedLimits(RedisLimits(connect(url, LIMITS_TIMEOUT)), guard),
-        sessions=GuardedSessions(RedisSessions(connect(url, SESSIONS_TIMEOUT), retention), guard),
-        documents=GuardedDocuments(RedisDocuments(connect(url, SESSIONS_TIMEOUT), retention), guard),
+        limits=GuardedLimits(RedisLimits(connect(url, TIMEOUT)), guard),
+        sessions=GuardedSessions(RedisSessions(connect(url, TIMEOUT), retention), guard),
+        documents=GuardedDocuments(RedisDocuments(connect(url, TIMEOUT), retention), guard),
         pulse=pulse,
     )

@@ -142,3 +142,45 @@ async def test_a_caller_who_leaves_takes_the_question_along(server: Server) -> N
     with pytest.raises(asyncio.CancelledError):
         await asking
     assert server.cancelled == 1 and not server.breaker.open
+
+
+class Starved:
+    """A process that gets no CPU for `stall` seconds, again and again, with hardly any in between."""
+
+    def __init__(self, stall: float) -> None:
+        self._stall = stall
+
+    async def __aenter__(self) -> None:
+        self._task = asyncio.create_task(self._stalls())
+        await asyncio.sleep(0)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+
+    async def _stalls(self) -> None:
+        while True:
+            time.sleep(self._stall)
+            await asyncio.sleep(0.001)
+
+
+async def test_a_starved_process_waits_longer_but_not_for_ever(server: Server) -> None:
+    server.busy = (SILENT + 2) * 2 * TICK  # so many ticks as they ring here, and no ping comes back either
+    server.away = 60.0
+    async with Starved(2 * TICK):
+        assert await server.ask() == "answer"
+        server.busy = 60.0
+        with pytest.raises(Down, match="silent"):
+            await server.ask()
+
+
+async def test_who_is_hurried_waits_no_longer_while_others_hear(server: Server) -> None:
+    server.busy = 60.0
+
+    async def ask(*, hurried: bool) -> str:
+        return await server.guard.ask(server.answer(), failures=Down, answers=(), hurried=hurried)
+
+    patient = asyncio.create_task(ask(hurried=False))
+    with pytest.raises(Down, match="slow"):
+        await ask(hurried=True)
+    assert not patient.done() and not server.breaker.open
+    patient.cancel()
