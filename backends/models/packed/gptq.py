@@ -45,7 +45,9 @@ def opened(settings: Mapping[str, Any], files: Files) -> Packing:
     left_out = _left_out(settings)
     found = modules(files, gptq.NAMES, lambda tensors: bool(tensors))
     version = _version(said, bits, found.values())
-    weights = {name: _weight(settings, module, bits, version) for name, module in found.items()}
+    weights = {
+        name: _weight(settings, module, bits, version, _borrows(settings)) for name, module in found.items()
+    }
     listed = left_whole(settings, "modules_to_not_convert")
     return Packing(
         weights,
@@ -67,6 +69,14 @@ def _left_out(settings: Mapping[str, Any]) -> list[str]:
     return names_in({"dynamic": [f"re:{rule.removeprefix('-:')}" for rule in rules]}, "dynamic")
 
 
+def _borrows(settings: Mapping[str, Any]) -> bool:
+    """Whether GPTQModel wrote the zeros, see `packing.gptq`; it says so as "gptqmodel:" with its version."""
+    said = mapping(settings, "meta").get("quantizer") or []
+    return any(
+        str(each).lower().startswith("gptqmodel") for each in ([said] if isinstance(said, str) else said)
+    )
+
+
 def _version(said: int, bits: int, found: Iterable[Module]) -> int:
     """Some files say one version and hold the other. All zeros of symmetric weights are in the middle, which shows;
     others are believed."""
@@ -83,7 +93,9 @@ def _version(said: int, bits: int, found: Iterable[Module]) -> int:
     return said
 
 
-def _weight(settings: Mapping[str, Any], module: Module, bits: int, version: int) -> GroupedTensor:
+def _weight(
+    settings: Mapping[str, Any], module: Module, bits: int, version: int, borrows: bool
+) -> GroupedTensor:
     words, rows = module.find("qweight", {"I32"}).shape
     columns = words * per_word(bits)
     size = columns_of_groups(settings, "group_size", columns)
@@ -98,7 +110,7 @@ def _weight(settings: Mapping[str, Any], module: Module, bits: int, version: int
         words, held = words_around(part, bits, rows)
         tensors = {name: module.read(name)[:, held] for name in ("qweight", "scales")}
         tensors |= {"qzeros": module.read("qzeros")[:, words], "g_idx": column_groups}
-        weight = gptq.unpack(tensors, bits, version)
+        weight = gptq.unpack(tensors, bits, version, borrows=borrows)
         return weight.rows(part.start - held.start, part.stop - held.start)
 
     try:

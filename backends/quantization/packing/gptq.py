@@ -6,7 +6,8 @@
     g_idx    int32 [in]    the group of each column
 
 All from the lowest bits on. A weight is (integer − zero) · scale. Version 1 ("gptq") stores zero − 1 in the bits of a
-zero, version 2 ("gptq_v2") stores the zero. Some files that say version 1 hold version 2: `stored_version` tells.
+zero, version 2 ("gptq_v2") stores the zero. Some files that say version 1 hold version 2: `stored_version` tells. In
+version 1 a zero of 0 is stored as all ones; GPTQModel subtracts from whole words, and so borrows from the next zero.
 """
 
 from collections.abc import Mapping
@@ -38,12 +39,18 @@ def pack(weight: Grouped, version: int = 1) -> dict[str, torch.Tensor]:
     }
 
 
-def unpack(tensors: Mapping[str, torch.Tensor], bits: int, version: int = 1) -> Grouped:
-    """The reverse of `pack`; without g_idx, groups are neighbours. Raises ValueError for tensors that do not fit."""
+def unpack(
+    tensors: Mapping[str, torch.Tensor], bits: int, version: int = 1, *, borrows: bool = False
+) -> Grouped:
+    """The reverse of `pack`; without g_idx, groups are neighbours. `borrows`: the writer of version 1 did, as GPTQModel
+    does. Raises ValueError for tensors that do not fit."""
     integers = unpack_words(tensors["qweight"].T, bits)
-    zeros = unpack_words(tensors["qzeros"], bits, len(integers)).T
-    if version == 1:
-        zeros = (zeros + 1) & ((1 << bits) - 1)
+    words, highest = tensors["qzeros"], (1 << bits) - 1
+    if version == 1 and borrows:
+        words = words + 0xFFFFFFFF // highest  # a one in each zero
+    zeros = unpack_words(words, bits, len(integers)).T
+    if version == 1 and not borrows:
+        zeros = (zeros + 1) & highest
     scales = tensors["scales"].T
     listed = tensors.get("g_idx")
     groups = None if listed is None else _unless_neighbours(listed.long(), scales.shape[1])

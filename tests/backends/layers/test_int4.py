@@ -1,6 +1,7 @@
 """The integers are exact, a row knows nothing of its neighbours, and the weights count as they are kept."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -109,3 +110,9 @@ def test_close_to_whole_weights_even_beside_a_loud_column() -> None:
     exact = x.double() @ kept.dequantized().double().T
     error = (Int4Linear(kept)(x).double() - exact).norm() / exact.norm()
     assert error < 0.05
+
+
+def test_inputs_come_in_the_order_of_the_columns() -> None:
+    weight, order, x = weights(65, 96), torch.randperm(96), torch.randn(5, 96)
+    ordered = Int4Linear(replace(weight, order=order))(x)
+    assert torch.equal(ordered, Int4Linear(weight)(x[:, order]))

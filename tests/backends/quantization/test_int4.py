@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from backends.quantization.gguf import FOUR_BITS, dequantize
-from backends.quantization.int4 import kept, rounded, stacked, whole
+from backends.quantization.grouped import Grouped
+from backends.quantization.int4 import exact, fits, kept, one_order, rounded, stacked, whole
 
 
 def raw(type: str, rows: int, columns: int) -> torch.Tensor:
@@ -62,3 +63,56 @@ def test_rows_are_stacked() -> None:
 def test_any_format_is_rounded_from_its_weights() -> None:
     weight = torch.randn(2, 32)
     assert torch.equal(whole(weight.view(torch.uint8), "F32").dequantized(), rounded(weight).dequantized())
+
+
+def grouped(
+    columns: int = 192, groups: int = 3, column_groups: torch.Tensor | None = None, bits: int = 4
+) -> Grouped:
+    integers = torch.randint(0, 1 << bits, (10, columns), dtype=torch.uint8)
+    zeros = torch.randint(0, 1 << bits, (10, groups), dtype=torch.uint8)
+    return Grouped(bits, integers, torch.rand(10, groups).half(), zeros, column_groups)
+
+
+@pytest.mark.parametrize("bits", [2, 4])
+@pytest.mark.parametrize(("columns", "groups"), [(192, 6), (192, 3), (192, 2), (192, 1), (128, 1)])
+def test_larger_groups_are_held_exactly(columns: int, groups: int, bits: int) -> None:
+    weight = grouped(columns, groups, bits=bits)
+    four = exact(weight)
+    assert four.scales.shape == (10, columns // 32)
+    assert torch.equal(four.dequantized(), weight.dequantized())
+
+
+def test_columns_are_sorted_by_their_groups() -> None:
+    weight = grouped(column_groups=torch.randperm(192) // 64)
+    four = exact(weight)
+    assert four.order is not None
+    assert torch.equal(four.dequantized(), weight.dequantized())
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [
+        grouped(groups=4),  # of 48
+        grouped(groups=12),  # of 16
+        grouped(bits=8),
+        grouped(column_groups=torch.arange(192) // 65),
+    ],
+)
+def test_what_does_not_fit_is_refused(weight: Grouped) -> None:
+    assert not fits(weight)
+    with pytest.raises(ValueError, match="int4: only groups of one size"):
+        exact(weight)
+
+
+def test_only_columns_in_one_order_are_stacked() -> None:
+    order = torch.randperm(192)
+    plain, ordered, others = (
+        exact(grouped(column_groups=groups)) for groups in (None, order // 64, order.flip(0) // 64)
+    )
+    both = stacked([ordered, ordered])
+    assert torch.equal(both.dequantized()[10:], ordered.dequantized())
+    assert one_order([plain, plain]) and one_order([ordered, ordered])
+    for parts in ([plain, ordered], [ordered, plain], [ordered, others]):
+        assert not one_order(parts)
+        with pytest.raises(ValueError, match="in different orders cannot be stacked"):
+            stacked(parts)

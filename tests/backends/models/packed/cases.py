@@ -130,6 +130,7 @@ CASES = {
     "gptq in order": _gptq(ordered=True),
     "gptq v2": _gptq(version=2, said="gptq_v2"),
     "gptq v2 said to be v1": _gptq(version=2, said="gptq", symmetric=True),
+    "gptq v1 said to be v2": _gptq(version=1, said="gptq_v2", symmetric=True),
     "gptq rows": _gptq(group=-1),
     "gptq of groups of 16": _gptq(group=16),
     "gptq of 8 bits": _gptq(8),

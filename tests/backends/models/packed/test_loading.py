@@ -1,11 +1,12 @@
 """Each format through the loader: the logits are those of the weights that the file stands for."""
 
+import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from backends.instructions import cpu_has_avx2
 from backends.kernels.layout import KVCache, Layout, Span
@@ -15,7 +16,8 @@ from backends.models.formats import Quantization
 from backends.models.loader import load_decoder
 from backends.models.registry import decoder_config
 from backends.models.stored import Part
-from tests.backends.models.packed.cases import CASES, Case
+from backends.quantization.packing import gptq
+from tests.backends.models.packed.cases import CASES, Case, Tensors
 from tests.backends.models.packed.conftest import Round, Write, Written
 
 CPU, IDS = torch.device("cpu"), torch.tensor([5, 17, 198, 0, 3, 3, 77, 150, 42])
@@ -105,13 +107,33 @@ def test_the_engine_keeps_one_format_and_says_which(
         assert (ours - whole).norm() / whole.norm() < 0.015
 
 
-@pytest.mark.parametrize("case", ["gptq v2 said to be v1"])
+@pytest.mark.parametrize(
+    ("case", "said", "shown"), [("gptq v2 said to be v1", 1, 2), ("gptq v1 said to be v2", 2, 1)]
+)
 def test_a_wrong_label_is_seen_and_said(
-    case: str, folders: Written, caplog: pytest.LogCaptureFixture
+    case: str, said: int, shown: int, folders: Written, caplog: pytest.LogCaptureFixture
 ) -> None:
     open_checkpoint(folders.packed)
     (message,) = caplog.messages
-    assert "says version 1 of GPTQ's layout, the zeros are those of version 2, which is believed" in message
+    assert f"says version {said} of GPTQ's layout, the zeros are those of version {shown}" in message
+
+
+def test_zeros_that_gptqmodel_wrote_borrow_from_one_another(write_packed: Write, to_grouped: Round) -> None:
+    made = CASES["gptq v2"]
+
+    def pack(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+        grouped = to_grouped(weight, 4, 64)
+        grouped.zeros[::5] = 0
+        tensors = gptq.pack(grouped, 2)
+        tensors["qzeros"] -= 0x11111111
+        return tensors, grouped.dequantized()
+
+    meta = {"checkpoint_format": "gptq", "meta": {"quantizer": ["gptqmodel:5.0.0"]}}
+    folders = write_packed({**made.settings, **meta}, pack)
+    ours, meant = (
+        open_checkpoint(folder).load(NAME, torch.float32) for folder in (folders.packed, folders.whole)
+    )
+    assert torch.equal(ours, meant)
 
 
 @pytest.mark.parametrize("case", ["awq 64"])
@@ -136,10 +158,70 @@ def test_columns_in_an_order_of_their_own_in_each_projection(
         assert (ours - whole).norm() / whole.norm() < 0.015
 
 
-def _reverse(tensors: dict[str, torch.Tensor]) -> None:
+def _reverse(tensors: Tensors) -> None:
     for name in tensors:
         if "q_proj.g_idx" in name:
             tensors[name] = 1 - tensors[name]
 
 
-Edit = Callable[[dict[str, torch.Tensor]], object]
+@pytest.mark.parametrize("case", ["awq 64", "nf4 nested"])
+def test_the_index_alone_says_where_a_part_of_a_weight_is(
+    case: str, folders: Written, tmp_path: Path
+) -> None:
+    """The parts in two files, and in a third one beside them others of the same names."""
+    tensors = load_file(folders.packed / "model.safetensors")
+    shards = {"one.safetensors": sorted(tensors)[::2], "two.safetensors": sorted(tensors)[1::2]}
+    for file, names in shards.items():
+        save_file({name: tensors[name] for name in names}, tmp_path / file)
+    save_file(
+        {name: torch.zeros_like(each) for name, each in tensors.items()}, tmp_path / "model.safetensors"
+    )
+    weight_map = {name: file for file, names in shards.items() for name in names}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    (tmp_path / "config.json").write_bytes((folders.packed / "config.json").read_bytes())
+    torch.testing.assert_close(logits(tmp_path), logits(folders.whole), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_tied_head_is_the_embedding(
+    stored: bool, write_packed: Write, to_grouped: Round, tmp_path: Path
+) -> None:
+    """Also where a head is stored as well, packed or not."""
+    made = CASES["awq 32"]
+
+    def head(tensors: Tensors) -> None:
+        del tensors["lm_head.weight"]
+        if stored:
+            packed, _ = made.pack(torch.randn(200, 128), to_grouped)
+            tensors.update({f"lm_head.{suffix}": each for suffix, each in packed.items()})
+
+    folder = write_packed(
+        made.settings, lambda weight: made.pack(weight, to_grouped), head, tie_word_embeddings=True
+    ).packed
+    model, x = load(folder), torch.randn(3, 128)
+    torch.testing.assert_close(model.head(x), x @ model.embedding.T)
+
+
+def test_a_packed_head_is_a_linear_like_others(
+    write_packed: Write, to_grouped: Round, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = CASES["awq 32"]
+    meant: Tensors = {}
+
+    def head(tensors: Tensors) -> None:
+        whole = tensors.pop("lm_head.weight")
+        filled = torch.nn.functional.pad(whole, (0, 0, 0, 1))  # to 200 rows
+        packed, meant["head"] = made.pack(filled, to_grouped)
+        tensors.update({f"lm_head.{suffix}": each for suffix, each in packed.items()})
+        tensors["model.embed_tokens.weight"] = torch.nn.functional.pad(
+            tensors["model.embed_tokens.weight"], (0, 0, 0, 1)
+        )
+
+    folder = write_packed(
+        made.settings, lambda weight: made.pack(weight, to_grouped), head, vocab_size=200
+    ).packed
+    x = torch.randn(3, 128)
+    torch.testing.assert_close(load(folder).head(x), x @ meant["head"].T)
+    caplog.set_level(logging.INFO, "backends.models.loader")
+    load(folder, "auto")
+    assert "13 linears in int4" in caplog.messages[0]

@@ -67,6 +67,16 @@ def test_a_zero_of_0_that_is_stored_as_15_is_0_again() -> None:
     assert back.zeros.tolist() == [[0]] * 8
 
 
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_a_zero_of_0_that_borrowed_from_the_next(bits: int, drawn: Callable[..., Grouped]) -> None:
+    """As GPTQModel makes version 1 of version 2: it subtracts a word of ones."""
+    weight = drawn(bits)
+    weight.zeros[::3] = 0
+    packed = gptq.pack(weight, 2)
+    packed["qzeros"] -= {2: 0x55555555, 4: 0x11111111, 8: 0x01010101}[bits]
+    assert torch.equal(gptq.unpack(packed, bits, 1, borrows=True).zeros, weight.zeros)
+
+
 def test_a_zero_of_0_is_not_written_where_readers_would_differ(drawn: Callable[..., Grouped]) -> None:
     weight = drawn(4)
     weight.zeros[3, 1] = 0

@@ -1,0 +1,85 @@
+"""Loading never holds a second copy of a model, measured in a process of its own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from backends.instructions import cpu_has_avx2
+
+LAYERS, WIDTH, MLP = 4, 1024, 4096
+CONFIG = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": WIDTH, "intermediate_size": MLP,
+    "num_hidden_layers": LAYERS, "num_attention_heads": 16, "vocab_size": 128, "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-5, "tie_word_embeddings": True,
+    "quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128},
+}  # fmt: skip
+SHAPES = {
+    **{f"self_attn.{side}_proj": (WIDTH, WIDTH) for side in "qkvo"},
+    **{f"mlp.{side}_proj": (MLP, WIDTH) for side in ("gate", "up")},
+    "mlp.down_proj": (WIDTH, MLP),
+}
+WEIGHTS = LAYERS * sum(rows * columns for rows, columns in SHAPES.values())
+MEASURE = """
+import sys, torch
+from pathlib import Path
+from backends.layers.linear import linear
+from backends.models.checkpoint import open_checkpoint
+from backends.models.loader import load_decoder
+from backends.models.registry import decoder_config
+from backends.quantization.int4 import rounded
+
+def peak():
+    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
+
+torch.set_num_threads(1)
+if sys.argv[2] == "auto":
+    linear(rounded(torch.ones(8, 32)))(torch.ones(1, 32))  # what is compiled on first use
+checkpoint = open_checkpoint(Path(sys.argv[1]))
+before = peak()
+decoder = load_decoder(
+    checkpoint, decoder_config(checkpoint.config), torch.float32, torch.device("cpu"), quantization=sys.argv[2]
+)
+print(peak() - before)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """67 million weights in AWQ's layout."""
+    folder = tmp_path_factory.mktemp("large")
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    tensors = {"model.embed_tokens.weight": torch.ones(128, WIDTH), "model.norm.weight": torch.ones(WIDTH)}
+    for layer in range(LAYERS):
+        prefix = f"model.layers.{layer}"
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            tensors[f"{prefix}.{name}.weight"] = torch.ones(WIDTH)
+        for name, (rows, columns) in SHAPES.items():
+            tensors[f"{prefix}.{name}.qweight"] = torch.randint(
+                -(1 << 31), 1 << 31, (columns, rows // 8)
+            ).int()
+            tensors[f"{prefix}.{name}.qzeros"] = torch.zeros(columns // 128, rows // 8, dtype=torch.int32)
+            tensors[f"{prefix}.{name}.scales"] = torch.full((columns // 128, rows), 0.01).half()
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize(("quantization", "bytes"), [("none", 4.0), ("auto", 0.5 + 4 / 32)])
+def test_the_peak_is_the_model_and_the_file_and_one_linear(
+    quantization: str, bytes: float, folder: Path
+) -> None:
+    """`bytes`: of a weight as it is kept. What lies in between is a few copies of the largest linear at most."""
+    if quantization == "auto" and not cpu_has_avx2():
+        pytest.skip("int4 needs a CPU with AVX2")
+    command = [sys.executable, "-c", MEASURE, str(folder), quantization]
+    grown = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    model, file = WEIGHTS * bytes, (folder / "model.safetensors").stat().st_size
+    largest = 2 * MLP * WIDTH
+    print(
+        f"{quantization}: {grown / 1e6:.0f} MB for a model of {model / 1e6:.0f} MB from {file / 1e6:.0f} MB"
+    )
+    assert model < grown < model + file + 4 * largest * max(bytes, 4) / 2
