@@ -21,9 +21,10 @@ def build(config: EngineConfig) -> tuple[Steps, Callable[[int], None]]:
 
     vocabulary = msgspec.msgpack.decode(Path(config.vocabulary).read_bytes(), type=Vocabulary)
     runner, eos, vocab_size, max_model_len = load_runner(config, len(vocabulary.data))
+    served = with_fault(runner, os.environ)
     engine = Engine(
         config,
-        with_fault(runner, os.environ),
+        served,
         vocabulary.data,
         eos,
         vocab_size,
@@ -31,6 +32,7 @@ def build(config: EngineConfig) -> tuple[Steps, Callable[[int], None]]:
         border=runner.border,
         compile=TriedCompiler(vocabulary, eos, vocab_size).compile,
         drafters=drafters_for(config, vocab_size),
+        follow=runner.overlap if served is runner else None,
     )
     return engine, runner.set_threads
 

@@ -4,7 +4,17 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from backends.wire import MAX_ANSWERS, MAX_BIASED, MAX_GRAMMAR, MAX_TOP, Grammar, Refused, Sampling, Submit
+from backends.wire import (
+    MAX_ANSWERS,
+    MAX_BIASED,
+    MAX_GRAMMAR,
+    MAX_TOP,
+    EngineConfig,
+    Grammar,
+    Refused,
+    Sampling,
+    Submit,
+)
 
 MAX_STOPS = 32_768  # characters of all stop strings of a request: their automaton takes milliseconds to build
 
@@ -17,6 +27,15 @@ class Limits:
     context_length: int
     eos: frozenset[int] = frozenset()
     grammars: bool = False  # whether answers can be held to one
+
+
+def context_length(config: EngineConfig, max_model_len: int) -> int:
+    """Tokens that a model of `max_model_len`, `config` and the blocks have room for. Raises ValueError for too few."""
+    allowed = max_model_len if config.max_model_len is None else min(max_model_len, config.max_model_len)
+    length = min(allowed, config.kv_blocks * config.block_size)
+    if length < 2:
+        raise ValueError(f"max_model_len: a context of {length} tokens holds no prompt and answer")
+    return length
 
 
 def refusal(submit: Submit, limits: Limits) -> Refused | None:

@@ -16,13 +16,14 @@ from collections.abc import Sequence as Several
 
 import msgspec
 
-from backends.engine.admission import Limits, refusal
+from backends.engine.admission import Limits, context_length, refusal
 from backends.engine.batch import Batch, Runner, Seen
 from backends.engine.cache import BlockCache
 from backends.engine.compiling import Compile, Compiling
 from backends.engine.division import Scheduled, work_of
 from backends.engine.grammar import Constraint, GrammarError
 from backends.engine.outcome import Outcome, outcomes
+from backends.engine.overlap import Follow, Overlap, Step
 from backends.engine.pace import CostModel
 from backends.engine.queue_limits import QueueLimits
 from backends.engine.scheduler import Scheduler
@@ -67,13 +68,14 @@ class Engine:
         border: int | None = None,
         compile: Compile | None = None,
         drafters: Several[Drafter] = (),
+        follow: Follow | None = None,
     ) -> None:
         """`vocabulary`: for each id its bytes, for stop strings; it may end before `vocab_size`, as padded ones do.
 
         `max_model_len`: the model's. The context is that, or what `config` allows or its blocks hold if that is
         less. `border`: the model's, see `sequence`. `compile` makes constraints of grammars, in another thread; without
-        it they are refused. `drafters` are asked in order for what answers will say next. Raises ValueError when a
-        limit in `config` leaves no room to work.
+        it they are refused. `drafters` are asked in order for what answers will say next. `follow`: the runner's, where
+        its device works by itself, see `overlap`. Raises ValueError when a limit in `config` leaves no room to work.
         """
         self._name = config.name
         self._runner = runner
@@ -91,10 +93,11 @@ class Engine:
         self._model = CostModel()
         self._scheduler = Scheduler(self._cache, config, self._model)
         self._speculator = Speculator(config.speculation, drafters, self._model, self._cache)
+        self._overlap = Overlap(None if drafters else follow, self._cache)
         self._compiling = Compiling(compile or _without_grammars)
         self._refusals: list[tuple[bytes, Refused]] = []
         self._limits = Limits(
-            vocab_size, _context_length(config, max_model_len), eos, grammars=compile is not None
+            vocab_size, context_length(config, max_model_len), eos, grammars=compile is not None
         )
         self._live: dict[
             tuple[bytes, str], list[Sequence]
@@ -190,28 +193,42 @@ class Engine:
         """Give every sequence that is scheduled some tokens. Returns what there is to tell, for which sender."""
         told = self._expire()
         self._take_compiled()
-        self._speculator.prepare(self._scheduler.queues.rows(), idle=not self._scheduler.waiting)
+        step = self._overlap.take()
+        if step is None:
+            self._speculator.prepare(self._scheduler.queues.rows(), idle=not self._scheduler.waiting)
         began = self._timer()
-        self._speculator.propose()
-        scheduled = self._scheduler.schedule()
-        if not scheduled:
+        step = step or self._plan()
+        if step is None:
             if self._compiling:
                 self._compiling.wait(COMPILE_POLL)
             return told
         started = self._clock()
-        self._tally.step(scheduled, started, self._scheduler.bands.index)
-        work = work_of(scheduled)
-        batch = Batch([sequence.row(count) for sequence, count in scheduled])
         try:
-            brought = outcomes(self._runner, batch, self._runner.launch(batch), self._vocab_size)
+            step, brought = step.alive(self._run(step))
         except Exception as error:
-            _log.exception("a step of %d rows failed", len(scheduled))
-            return told + self._fail(scheduled, error)
+            _log.exception("a step of %d rows failed", len(step.scheduled))
+            return told + self._fail(step.scheduled, error)
         seconds = self._timer() - began
-        self._speculator.learn(scheduled, batch, brought, work, seconds)
+        work = work_of(step.scheduled)
+        self._tally.step(step.scheduled, started, self._scheduler.bands.index)
+        self._speculator.learn(step.scheduled, step.batch, brought, work, seconds)
         self._model.learn(work, seconds)
-        self._tally.ran(scheduled, started, self._clock())
-        return told + self._emit(scheduled, brought)
+        self._tally.ran(step.scheduled, started, self._clock())
+        return told + self._emit(step.scheduled, brought)
+
+    def _plan(self) -> Step | None:
+        """What is to run now; None where nothing is."""
+        self._speculator.propose()
+        scheduled = self._scheduler.schedule()
+        return Step(scheduled, Batch([each.row(count) for each, count in scheduled])) if scheduled else None
+
+    def _run(self, step: Step) -> list[Outcome]:
+        """Launch a step, unless that was done; then the next one, if it is clear; and wait for the first."""
+        if step.pending is None:
+            step.pending = self._runner.launch(step.batch)
+        if not self._scheduler.waiting and not self._compiling:
+            self._overlap.launch_next(step, self._scheduler.queues.rows())
+        return outcomes(self._runner, step.batch, step.pending, self._vocab_size)
 
     def _expire(self) -> Told:
         """End what is past its deadline, waiting or running; its last output has what was held back."""
@@ -376,11 +393,3 @@ def answer_sampling(sampling: Sampling, index: int) -> Sampling:
 
 def _without_grammars(grammar: Grammar) -> Constraint:
     raise GrammarError("this engine does not constrain its answers")
-
-
-def _context_length(config: EngineConfig, max_model_len: int) -> int:
-    allowed = max_model_len if config.max_model_len is None else min(max_model_len, config.max_model_len)
-    length = min(allowed, config.kv_blocks * config.block_size)
-    if length < 2:
-        raise ValueError(f"max_model_len: a context of {length} tokens holds no prompt and answer")
-    return length

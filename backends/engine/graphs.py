@@ -78,7 +78,7 @@ class DecodeGraphs:
             for size in sizes(most):
                 self._steps[size] = _Step(model, kernels, cache, positions, size, capture)
 
-    def run(self, ids: list[int], layout: Layout) -> torch.Tensor | None:
+    def run(self, ids: torch.Tensor, layout: Layout) -> torch.Tensor | None:
         """Logits [rows, vocabulary] of a batch with one token in each row, until the next call; None for others."""
         rows = len(layout.spans)
         fitting = [size for size in self._steps if size >= rows]
@@ -105,12 +105,13 @@ class _Step:
         self._kept = layout, wanted  # a graph knows addresses only
         self._graph = capture(lambda: model.forward(ids, layout, wanted, kernels))
 
-    def run(self, ids: list[int], layout: Layout) -> torch.Tensor:
+    def run(self, ids: torch.Tensor, layout: Layout) -> torch.Tensor:
         rows, blocks = layout.tables.shape
         inputs = np.zeros(self._inputs.shape, np.int32)
         inputs[1] = -1
-        inputs[:, :rows] = ids, layout.positions, layout.angles
+        inputs[1:, :rows] = layout.positions, layout.angles
         refill(self._inputs, inputs)
+        self._inputs[0, :rows].copy_(ids)
         self._tables[:rows, :blocks].copy_(upload(layout.tables, layout.device))
         self._graph.replay()
         return self._graph.result[:rows]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from backends.engine.adjustments import adjust
 from backends.engine.batch import Batch, Pick, Row
 from backends.engine.graphs import Capture, DecodeGraphs, capture_on
+from backends.engine.overlap import Follow
 from backends.engine.sampler import sample
 from backends.engine.scores import Measured, Scoring
 from backends.engine.signals import Watched, watch
@@ -20,7 +21,7 @@ from backends.instructions import auto_dtype
 from backends.kernels.layout import KVCache, Layout, Span
 from backends.kernels.reference import Kernels
 from backends.kernels.select import kernels_for
-from backends.kernels.transfer import upload
+from backends.kernels.transfer import Download, upload
 from backends.models.checkpoint import open_checkpoint
 from backends.models.decoder import Decoder, kernels_of
 from backends.models.formats import possible
@@ -33,10 +34,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A step under way: sampled ids of the batch's picks, scores and signals where rows ask."""
+    """A step under way: sampled ids of the batch's picks, on the device and on their way from it, scores and signals
+    where rows ask."""
 
     batch: Batch
     ids: torch.Tensor
+    arriving: Download
     picks: list[Pick]
     scoring: Scoring | None
     measured: Measured | None
@@ -82,6 +85,21 @@ class ModelRunner:
 
         Raises ValueError for a row beyond its blocks or the model's positions.
         """
+        ids = [token for row in batch.rows for token in row.tokens]
+        return self._launch(batch, upload(ids, self._device, np.int64))
+
+    @property
+    def overlap(self) -> Follow | None:
+        """How a step follows one under way, where the device works by itself, see `overlap`."""
+        return None if self._device.type == "cpu" else self.follow
+
+    def follow(self, batch: Batch, follows: list[int], pending: Pending) -> Pending:
+        """As `overlap.Follow`; `pending` samples one token for each row."""
+        picks = {pick.row: place for place, pick in enumerate(pending.picks)}
+        at = upload([picks[row] for row in follows], self._device, np.int64)
+        return self._launch(batch, pending.ids.index_select(0, at))
+
+    def _launch(self, batch: Batch, ids: torch.Tensor) -> Pending:
         spans = [
             Span(row.start, len(row.tokens), row.blocks, self._positions if row.stretched else 0)
             for row in batch.rows
@@ -95,27 +113,26 @@ class ModelRunner:
         if scoring is not None:
             reads = np.concatenate([reads, scoring.reads])
         with torch.inference_mode():
-            ids = [token for row in batch.rows for token in row.tokens]
             logits = self._logits(ids, layout, reads)
             own = adjust(logits[: len(picks)], picks)
             positions = [spans[pick.row].start + pick.after + 1 for pick in picks]
             sampled = sample(own, [pick.sampling for pick in picks], positions, self._kernels)
             measured = None if scoring is None else scoring.measure(logits, sampled)
             watched = watch(batch, logits, sampled, self._kernels) if batch.watched else None
-        return Pending(batch, sampled, picks, scoring, measured, watched)
+        return Pending(batch, sampled, Download(sampled), picks, scoring, measured, watched)
 
-    def _logits(self, ids: list[int], layout: Layout, reads: NDArray[np.int64]) -> torch.Tensor:
+    def _logits(self, ids: torch.Tensor, layout: Layout, reads: NDArray[np.int64]) -> torch.Tensor:
         """Of the tokens `reads`; by a graph where one fits."""
         wanted = layout.tensor(reads)
         recorded = None if self._graphs is None else self._graphs.run(ids, layout)
         if recorded is not None:
             return recorded.index_select(0, wanted)
-        return self._model.forward(upload(ids, self._device, np.int64), layout, wanted, self._kernels)
+        return self._model.forward(ids, layout, wanted, self._kernels)
 
     def collect(self, pending: Pending) -> list[list[int]]:
         """Wait for a step. The sampled ids of each row, none for rows without sampling."""
         tokens: list[list[int]] = [[] for _ in pending.batch.rows]
-        for pick, token in zip(pending.picks, pending.ids.tolist(), strict=True):
+        for pick, token in zip(pending.picks, pending.arriving.wait().tolist(), strict=True):
             tokens[pick.row].append(token)
         return tokens
 

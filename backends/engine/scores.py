@@ -7,7 +7,7 @@ import torch
 
 from backends.engine.batch import Batch
 from backends.kernels.layout import Ints, Layout
-from backends.kernels.transfer import upload
+from backends.kernels.transfer import Download, upload
 from backends.wire import Score
 
 PIECE = 32  # rows in float32 at a time; a row of a large vocabulary takes a megabyte with its temporaries
@@ -15,15 +15,16 @@ PIECE = 32  # rows in float32 at a time; a row of a large vocabulary takes a meg
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Still on the device, N tokens: `chosen` [N]; `values` and `ids` [N, K] of the likeliest tokens, best first."""
+    """On their way from the device, of N tokens: `chosen` [N]; `values`, `ids` [N, K] of the likeliest, best first."""
 
-    chosen: torch.Tensor
-    values: torch.Tensor
-    ids: torch.Tensor
+    chosen: Download
+    values: Download
+    ids: Download
 
     def scores(self, tops: list[int]) -> list[Score]:
         """`tops`: with how many alternatives each is told, at most K."""
-        columns = zip(self.chosen.tolist(), self.values.tolist(), self.ids.tolist(), tops, strict=True)
+        arrived = (each.wait().tolist() for each in (self.chosen, self.values, self.ids))
+        columns = zip(*arrived, tops, strict=True)
         return [
             Score(chosen, list(zip(ids[:top], values[:top], strict=True)))
             for chosen, values, ids, top in columns
@@ -73,8 +74,7 @@ def measure(logits: torch.Tensor, at: torch.Tensor, tokens: torch.Tensor, top: i
         _measure(logits.index_select(0, rows).float(), ids, top)
         for rows, ids in zip(at.split(PIECE), tokens.split(PIECE), strict=True)
     ]
-    chosen, values, ids = (torch.cat(column) for column in zip(*pieces, strict=True))
-    return Measured(chosen, values, ids)
+    return Measured(*(Download(torch.cat(column)) for column in zip(*pieces, strict=True)))
 
 
 def _measure(

@@ -160,6 +160,31 @@ class Sequence:
             watched=sampled and self.sampling.signals,
         )
 
+    @property
+    def ends_next(self) -> bool:
+        """Whether the token that is being sampled is the last one there is room for."""
+        return len(self.ids) + 1 >= self.max_length
+
+    def foreseeable(self, count: int) -> bool:
+        """Whether its row after the one of `count` tokens can be made ready before what that samples is known."""
+        within = self.border is None or self.stretched or len(self.ids) < self.border
+        free = self.seen is None and self.constraint is None
+        return within and free and count == self.remaining and not self.unscored
+
+    def row_ahead(self) -> Row:
+        """Its row after the one that samples its next token, which stands there as 0."""
+        banned = self.ends if self._generated + 1 < self.sampling.min_tokens else frozenset()
+        return Row(
+            [0],
+            len(self.ids),
+            list(self.blocks),
+            self.sampling,
+            choices=[Choice(None, banned)],
+            stretched=self.stretched,
+            top=self.sampling.logprobs,
+            watched=self.sampling.signals,
+        )
+
     def choice(self, ahead: int) -> Choice:
         """Of the token after `ahead` ones of the draft."""
         banned = self.ends if self._generated + ahead < self.sampling.min_tokens else frozenset()

@@ -7,21 +7,21 @@ import torch
 
 from backends.engine.batch import Batch, Pick
 from backends.kernels.reference import Kernels
-from backends.kernels.transfer import upload
+from backends.kernels.transfer import Download, upload
 from backends.wire import Signal
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """`values` [N, 3], still on the device, of the N picks of a batch whose rows ask."""
+    """`values` [N, 3], on their way from the device, of the N picks of a batch whose rows ask."""
 
-    values: torch.Tensor
+    values: Download
     picks: list[Pick]
 
     def by_row(self, batch: Batch) -> list[list[Signal]]:
         """As `batch.Runner.signals`."""
         rows: list[list[Signal]] = [[] for _ in batch.rows]
-        for pick, (logprob, margin, entropy) in zip(self.picks, self.values.tolist(), strict=True):
+        for pick, (logprob, margin, entropy) in zip(self.picks, self.values.wait().tolist(), strict=True):
             rows[pick.row].append(Signal(logprob, margin, entropy, pick.choice.forced))
         return rows
 
@@ -30,4 +30,4 @@ def watch(batch: Batch, logits: torch.Tensor, sampled: torch.Tensor, kernels: Ke
     """`sampled`: the ids of the batch's picks; `logits` begin with those of these, in order."""
     asking = [(place, pick) for place, pick in enumerate(batch.picks) if batch.rows[pick.row].watched]
     at = upload([place for place, _ in asking], logits.device, np.int64)
-    return Watched(kernels.signals(logits, at, sampled[at]), [pick for _, pick in asking])
+    return Watched(Download(kernels.signals(logits, at, sampled[at])), [pick for _, pick in asking])

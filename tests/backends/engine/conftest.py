@@ -4,7 +4,7 @@ import hashlib
 import itertools
 from array import array
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,7 @@ class FakeRunner:
     failures: list[Exception] = field(default_factory=list)  # raised one by one, in the next steps
     answers: list[list[list[int]]] = field(default_factory=list)  # given instead of the right ones
     seconds: float = 0.0  # that a device would have worked
+    followed: int = 0  # steps launched before the last one was collected
 
     def launch(self, batch: Batch) -> Batch:
         assert batch.rows
@@ -71,11 +72,21 @@ class FakeRunner:
             raise self.failures.pop(0)
         return batch
 
+    def follow(self, batch: Batch, follows: list[int], pending: Batch) -> Batch:
+        said = self._said(pending)
+        rows = [replace(row, tokens=said[place]) for row, place in zip(batch.rows, follows, strict=True)]
+        self.followed += 1
+        return self.launch(Batch(rows))
+
     def collect(self, pending: Batch) -> list[list[int]]:
+        said = self._said(pending)
+        return self.answers.pop(0) if self.answers else said
+
+    def _said(self, pending: Batch) -> list[list[int]]:
         said: list[list[int]] = [[] for _ in pending.rows]
         for pick in pending.picks:
             said[pick.row].append(self._sample(pending.rows[pick.row], pick))
-        return self.answers.pop(0) if self.answers else said
+        return said
 
     def scores(self, pending: Batch) -> list[list[Any]]:
         raise NotImplementedError("no test here asks for scores")
@@ -164,10 +175,12 @@ class Rig:
         compile: Compile | None = None,
         *,
         paced: bool = False,
+        overlap: bool = False,
         drafters: tuple[Drafter, ...] = (),
         **config: Any,
     ) -> None:
-        """`paced`: the engine sees that steps take time, and learns how much. `drafters` are asked in every step."""
+        """`paced`: the engine sees that steps take time, and learns how much. `overlap`: the device works by itself.
+        `drafters` are asked in every step."""
         fields = {
             "block_size": 4,
             "kv_blocks": 64,
@@ -190,6 +203,7 @@ class Rig:
             lambda: self.runner.seconds if paced else 0.0,
             compile=compile or COMPILER.compile,
             drafters=drafters,
+            follow=self.runner.follow if overlap else None,
         )
         self.refused: dict[tuple[bytes, str], Refused] = {}
         self.answers: dict[tuple[bytes, str], Answer] = {}

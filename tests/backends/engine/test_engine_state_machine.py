@@ -28,6 +28,7 @@ CONFIGS = st.fixed_dictionaries(
         "max_waiting": st.integers(3, 8),
         "max_waiting_tokens": st.sampled_from([50, 1000]),
         "paced": st.booleans(),
+        "overlap": st.booleans(),
         "step_budget_ms": st.sampled_from([None, 15.0]),
         "interactive_sequences": st.integers(1, 3),
         "tenant_share": st.sampled_from([0.2, 0.5, 1.0]),

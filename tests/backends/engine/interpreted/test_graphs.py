@@ -1,6 +1,7 @@
 """Decode steps replayed from a recording give what plain torch gives, whatever has changed since."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -105,6 +106,26 @@ def test_decode_steps_from_a_recording(ours: tuple[ModelRunner, list[Any]], no_w
             for row in rows
         ]
     assert [graph.replays - then for graph, then in zip(graphs, before, strict=True)] == [1, 1, 1]
+
+
+def test_steps_that_follow_one_whose_tokens_nobody_knows_yet(
+    ours: tuple[ModelRunner, list[Any]], no_waiting: Any
+) -> None:
+    """A prompt's last row among two, then a step of both, then one of the second alone: all launched at once."""
+    gpu, plain = ours[0], runner(Kernels)
+    prompts, blocks = [[3, 1, 4], [9] * 15], [[6], [1, 3]]
+    first = [Row(ids, 0, own, DRAWN) for ids, own in zip(prompts, blocks, strict=True)]
+    second = [Row([0], len(ids), own, DRAWN) for ids, own in zip(prompts, blocks, strict=True)]
+    third = [Row([0], 16, blocks[1], DRAWN)]
+    with no_waiting():
+        one = gpu.launch(Batch(first))
+        two = gpu.follow(Batch(second), [0, 1], one)
+        three = gpu.follow(Batch(third), [1], two)
+    ours_said = [gpu.collect(pending) for pending in (one, two, three)]
+    said = [run(plain, *first)]
+    said.append(run(plain, *(replace(row, tokens=own) for row, own in zip(second, said[0], strict=True))))
+    said.append(run(plain, replace(third[0], tokens=said[1][1])))
+    assert ours_said == said
 
 
 def test_what_no_graph_is_for_runs_without(ours: tuple[ModelRunner, list[Any]]) -> None:
