@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from backends.kernels.device_batch import DeviceBatch
+from backends.kernels.device_batch import ALIGNED, DeviceBatch
 from backends.kernels.layout import KVCache, Layout, Span
 from backends.kernels.reference import Kernels
 from backends.kernels.transfer import refill, upload
@@ -97,9 +97,10 @@ class _Step:
         own = DeviceBatch.of(layout, short=1, long=1, border=2)
         blocks = -(-positions // cache.block_size)
         self._tables = torch.zeros(size, blocks, dtype=torch.int32, device=layout.device)
-        self._inputs = torch.zeros(3, size, dtype=torch.int32, device=layout.device)
+        columns = -(-size // ALIGNED) * ALIGNED
+        self._inputs = torch.zeros(3, columns, dtype=torch.int32, device=layout.device)
         self._inputs[1] = -1
-        ids, places, angles = self._inputs.unbind()
+        ids, places, angles = self._inputs[:, :size].unbind()
         layout.device_batch = DeviceBatch(places, angles, own.rows, self._tables, own.short, own.long)
         wanted = upload(range(size), layout.device, np.int64)
         self._kept = layout, wanted  # a graph knows addresses only

@@ -174,7 +174,7 @@ def load_runner(
     checkpoint = open_checkpoint(Path(config.model))
     shape = decoder_config(checkpoint.config)
     length = model_length(config, shape.max_positions)
-    device = torch.device(config.device)
+    device = ready(config.device)
     quantization = possible(config.quantization, device.type)
     dtype, reason = dtype_for(config.dtype, device)
     _log.info("%s computes in %s: %s", config.name, str(dtype).removeprefix("torch."), reason)
@@ -182,6 +182,19 @@ def load_runner(
     runner = ModelRunner(model, config, capture=capture_on(device))
     runner.warm_up()
     return runner, eos_ids(checkpoint.generation, checkpoint.config), model.vocab_size, length
+
+
+def ready(name: str) -> torch.device:
+    """The device, which becomes the one that kernels are launched on. Raises ValueError where there is no such GPU."""
+    device = torch.device(name)
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ValueError(f"device: {name}: this torch, {torch.__version__}, finds no GPU")
+        count = torch.cuda.device_count()
+        if (device.index or 0) >= count:
+            raise ValueError(f"device: {name}: there are only {count} GPUs, from cuda:0 on")
+        torch.cuda.set_device(device)
+    return device
 
 
 def dtype_for(name: str, device: torch.device) -> tuple[torch.dtype, str]:

@@ -9,6 +9,9 @@ import torch
 from backends.kernels.layout import Ints, Layout
 from backends.kernels.transfer import upload
 
+# Numbers of 16 bytes. Triton compiles a kernel anew, for seconds, where an address is of another kind than before.
+ALIGNED = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
@@ -71,6 +74,6 @@ def _tiles(layout: Layout, spans: Iterable[int], most: int) -> tuple[Ints, Ints]
 
 
 def _upload_together(arrays: list[Ints], device: torch.device) -> list[torch.Tensor]:
-    flat = upload(np.concatenate([array.ravel() for array in arrays]), device)
-    parts = flat.split([array.size for array in arrays])
-    return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
+    padded = [np.append(array.ravel(), np.zeros(-array.size % ALIGNED, np.int32)) for array in arrays]
+    parts = upload(np.concatenate(padded), device).split([array.size for array in padded])
+    return [part[: array.size].view(array.shape) for part, array in zip(parts, arrays, strict=True)]

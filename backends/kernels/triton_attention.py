@@ -146,7 +146,7 @@ def constants(
     }
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["table_stride"])  # type: ignore[untyped-decorator]
 def attend(
     q: tl.tensor,
     keys: tl.tensor,

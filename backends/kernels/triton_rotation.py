@@ -64,7 +64,7 @@ def rotate_store(
     )
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["table_stride", "first_angle"])  # type: ignore[untyped-decorator]
 def rotate(
     qkv: tl.tensor,
     keys: tl.tensor,

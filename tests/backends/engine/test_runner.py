@@ -247,3 +247,9 @@ def test_a_checkpoint_with_several_end_tokens_says_so(saved: tuple[Path, Any]) -
     """The file that the tests above rely on."""
     generation = json.loads((saved[0] / "generation_config.json").read_text())
     assert generation["eos_token_id"] == [7, 9]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_named(configure: Configure) -> None:
+    with pytest.raises(ValueError, match="device: cuda:1: this torch, .* finds no GPU"):
+        load_runner(configure(device="cuda:1"))

@@ -50,3 +50,13 @@ def test_the_numbers_are_the_layouts(layout: Layout) -> None:
     batch = DeviceBatch.of(layout, 4, 4, 16)
     for name in ("positions", "angles", "rows", "tables"):
         np.testing.assert_array_equal(getattr(batch, name), getattr(layout, name))
+
+
+@given(layouts())
+def test_all_begin_where_triton_expects_them(layout: Layout) -> None:
+    """At multiples of 16 bytes from the first, whatever their lengths: other addresses are compiled for anew."""
+    batch = DeviceBatch.of(layout, 4, 4, 16)
+    tensors = [batch.positions, batch.angles, batch.rows, batch.tables]
+    for tiles in (batch.short, batch.long):
+        tensors += [] if tiles is None else [tiles.table, tiles.order]
+    assert all(tensor.storage_offset() % 4 == 0 for tensor in tensors)
