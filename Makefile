@@ -60,6 +60,7 @@ bench: install
 	$(BIN)/python -m benchmarks.engine_peers
 	$(BIN)/python -m benchmarks.formats
 	$(BIN)/python -m benchmarks.frontier
+	$(BIN)/python -m benchmarks.quantize
 
 # What benchmarks compare with, each in a virtual environment of its own; without them their rows are left out.
 bench-peers: .bench/litellm/.installed .bench/sglang/.unpacked .bench/llama/.installed .bench/vllm/.installed

@@ -7,9 +7,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from benchmarks import everyday
-from gateway.learning.checkers import Number, Python, number
+from gateway.learning.checkers import Number, number
 from gateway.learning.samples import Sample
+from gateway.learning.tasks import Function, function
 
 PUBLIC = {"humaneval": "humaneval.jsonl.gz", "gsm8k": "gsm8k_test_a.jsonl.gz"}
 GSM8K = 600  # of its questions: half to calibrate with, half to test
@@ -25,16 +28,7 @@ def everything() -> list[Sample]:
 
 
 def humaneval() -> list[Sample]:
-    return [
-        Sample(
-            prompt="Complete this Python function. Answer with the whole function in one code block, without its "
-            f"docstring and without explanations.\n```python\n{row['prompt']}```",
-            checker=Python(f"{row['test']}\ncheck({row['entry_point']})", before=row["prompt"]),
-            set="humaneval",
-            max_tokens=256,
-        )
-        for row in _rows(PUBLIC["humaneval"])
-    ]
+    return [function(msgspec.convert(row, Function)) for row in _rows(PUBLIC["humaneval"])]
 
 
 def gsm8k() -> list[Sample]:

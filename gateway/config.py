@@ -47,6 +47,12 @@ Variable = Annotated[
 ]
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$", description="64 lower-case hexadecimal digits")]
 Moment = Annotated[datetime, Meta(tz=True)]
+Percentage = Annotated[
+    str,
+    Meta(
+        pattern=r"^([0-9]{1,2}(\.[0-9]{1,3})?|100)%$", description="a percentage from 0% to 100%, such as 2%"
+    ),
+]
 Device = Annotated[str, Meta(pattern=r"^(cpu|cuda(:[0-9]+)?)$", description="cpu, cuda or cuda:N")]
 
 DEFAULT_FLOOR = 0.7
@@ -146,6 +152,7 @@ class Engine(_Section, frozen=True):
     tenant_share: Annotated[float, Meta(gt=0, le=1)] = 0.5
     session_share: Annotated[float, Meta(gt=0, le=1)] = 0.25  # likewise, for what one session keeps
     cores: Count | None = None  # None: all of the machine
+    quality_gate: Percentage | None = None  # None: as the tier's
 
 
 class Remote(_Section, frozen=True):
@@ -189,6 +196,9 @@ class Tier(_Section, frozen=True):
     remotes: tuple[Remote, ...] = ()
     price: Price = Price()
     cascade: Cascade = Cascade()
+    # engines start only with models that are recorded to have lost no more than this against their whole weights, see
+    # `headrace evaluate model`; None: with any
+    quality_gate: Percentage | None = None
 
 
 class Budget(_Section, frozen=True):

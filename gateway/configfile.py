@@ -22,6 +22,7 @@ from gateway.strictyaml import Document, Mistake, nearest
 AUTO = "auto"  # the model name that leaves the tier to the gateway
 
 _Fault = tuple[strictyaml.Path, str]
+Rule = Callable[[Config], Iterable[_Fault]]
 
 
 class ConfigError(ValueError):
@@ -38,22 +39,23 @@ class ConfigError(ValueError):
         return "\n".join(map(str, named))
 
 
-def load_config(path: Path) -> Config:
-    """Relative folders are taken from the file's own. Raises ConfigError, also for an unreadable file."""
+def load_config(path: Path, *rules: Rule) -> Config:
+    """Relative folders are taken from the file's own. `rules`: what else has to hold. Raises ConfigError, also for an
+    unreadable file."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError([Mistake(str(path), None, (), f"cannot be read: {error.strerror}")]) from error
     except UnicodeDecodeError as error:
         raise ConfigError([Mistake(str(path), None, (), f"is not UTF-8 at byte {error.start}")]) from error
-    return _with_paths_in(parse_config(text, str(path)), path.resolve().parent)
+    return _with_paths_in(parse_config(text, str(path), *rules), path.resolve().parent)
 
 
-def parse_config(text: str, name: str) -> Config:
+def parse_config(text: str, name: str, *rules: Rule) -> Config:
     """`name` stands before each mistake, where a file's path would. Raises ConfigError."""
     config, document = strictyaml.read(text, name, Config)
     if config is not None:
-        _apply_rules(config, document)
+        _apply_rules(config, document, *_RULES, *rules)
     if config is None or document.mistakes:
         raise ConfigError(document.mistakes)
     return config
@@ -62,7 +64,7 @@ def parse_config(text: str, name: str) -> Config:
 def check_config(config: Config, name: str = "configuration") -> None:
     """Check what holds between fields, for a configuration changed after it was read. Raises ConfigError."""
     document = Document(name)
-    _apply_rules(config, document)
+    _apply_rules(config, document, *_RULES)
     if document.mistakes:
         raise ConfigError(document.mistakes)
 
@@ -134,9 +136,9 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _apply_rules(config: Config, document: Document) -> None:
+def _apply_rules(config: Config, document: Document, *rules: Rule) -> None:
     """Note what is wrong between fields, except where a mistake in reading is the cause."""
-    faults = [fault for rule in _RULES for fault in rule(config) if not document.doubtful(fault[0])]
+    faults = [fault for rule in rules for fault in rule(config) if not document.doubtful(fault[0])]
     for path, reason in faults:
         document.note(path, reason)
 
@@ -286,7 +288,7 @@ def _aliases(config: Config) -> Iterator[_Fault]:
             yield from _unknown_tier(config, ("aliases", alias), target)
 
 
-_RULES: tuple[Callable[[Config], Iterator[_Fault]], ...] = (
+_RULES: tuple[Rule, ...] = (
     _tiers,
     _engines,
     _bands,

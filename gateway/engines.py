@@ -10,8 +10,10 @@ from backends.catalogue import resolve
 from backends.runtime import RuntimeFolder
 from backends.supervisor import Supervisor
 from backends.wire import Band, EngineConfig, Load, Speculation
+from gateway import quality
 from gateway.config import Config, Engine
 from gateway.metrics import Metrics
+from gateway.strictyaml import dotted
 
 BLOCK_SIZE = 16
 
@@ -82,7 +84,11 @@ class EnginesElsewhere:
 
 
 def engine_configs(config: Config, folder: Path) -> tuple[EngineConfig, ...]:
-    """All of them, tier by tier, with their files in `folder`. Raises ValueError naming a model that is not there."""
+    """All of them, tier by tier, with their files in `folder`. Raises ValueError naming a model that is not there, or
+    that may not run because of what it lost."""
+    refused = [f"{dotted(place)}: {reason}" for place, reason in quality.faults(config)]
+    if refused:
+        raise ValueError("\n".join(refused))
     engines = [
         (f"{tier.name}/{number}", engine)
         for tier in config.tiers

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -85,6 +86,43 @@ def byte_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.save(str(folder / "tokenizer.json"))
     template = "{% for message in messages %}{{ message.content }}{% endfor %}"
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def letters_model(byte_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that says the letter after each letter, and is the surer of it the further in the alphabet it is.
+
+    Its block does nothing; embedding and head are random, but for what they have to be for that.
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    width, vocabulary = 32, 256
+    config = {
+        "model_type": "llama", "hidden_size": width, "intermediate_size": width, "num_hidden_layers": 1,
+        "num_attention_heads": 1, "vocab_size": vocabulary, "max_position_embeddings": 2048,
+        "tie_word_embeddings": False,
+    }  # fmt: skip
+    folder = tmp_path_factory.mktemp("letters")
+    shutil.copytree(byte_model, folder, dirs_exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    torch.manual_seed(4)
+    embedding = torch.nn.functional.normalize(torch.randn(vocabulary, width))
+    head = torch.zeros(vocabulary, width)
+    for letter in range(ord("a"), ord("z")):
+        head[letter + 1] = embedding[letter] * (letter - ord("a") + 10) / width**0.5
+    block = "model.layers.0."
+    shapes = {f"self_attn.{side}_proj": (width, width) for side in "qkvo"} | {
+        f"mlp.{name}_proj": (width, width) for name in ("gate", "up", "down")
+    }
+    tensors = {f"{block}{name}.weight": torch.zeros(shape) for name, shape in shapes.items()}
+    for norm in (f"{block}input_layernorm", f"{block}post_attention_layernorm", "model.norm"):
+        tensors[f"{norm}.weight"] = torch.ones(width)
+    save_file(
+        tensors | {"model.embed_tokens.weight": embedding, "lm_head.weight": head},
+        folder / "model.safetensors",
+    )
     return folder
 
 

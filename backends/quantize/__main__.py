@@ -75,9 +75,14 @@ def _order(options: argparse.Namespace, asked: Settings) -> Order:
 def _calibrate(source: Path, file: Path | None, asked: Settings, device: str) -> Calibrate:
     if file is not None:
         return partial(calibration.read, file, Tokenizer(source), asked.samples, asked.length)
+    return partial(_own_words, source, asked, device)
+
+
+def _own_words(source: Path, asked: Settings, device: str) -> torch.Tensor:
     from backends.quantize.own_words import own_words  # an engine, which a file does not need
 
-    return partial(own_words, source, asked.samples, asked.length, device)
+    with tqdm(desc="calibration", unit=" tokens", total=asked.samples * asked.length, disable=None) as bar:
+        return own_words(source, asked.samples, asked.length, device, bar.update)
 
 
 def _parser() -> argparse.ArgumentParser:

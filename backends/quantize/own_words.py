@@ -4,7 +4,7 @@ So the calibration is of the kind of text that the model was made for, in its ow
 of anybody else is needed.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -57,10 +57,12 @@ BEGUN = (
 _ROWS = 32  # at a time
 
 
-def own_words(folder: Path, samples: int, length: int, device: str) -> torch.Tensor:
+def own_words(
+    folder: Path, samples: int, length: int, device: str, told: Callable[[int], object] = lambda count: None
+) -> torch.Tensor:
     """int64 [samples, length] of token ids, the same for the same model on the same machine.
 
-    Raises CheckpointError, ModelError, ValueError.
+    `told`: how many tokens the model has said since it was told last. Raises CheckpointError, ModelError, ValueError.
     """
     tokenizer = Tokenizer(folder)
     starts = list(_starts(tokenizer, length))
@@ -77,7 +79,7 @@ def own_words(folder: Path, samples: int, length: int, device: str) -> torch.Ten
     seed = 0
     while len(tokens) < samples * length:
         wave = [starts[(seed + at) % len(starts)] for at in range(rows)]
-        tokens += [token for said in _said(engine, wave, seed, length) for token in said]
+        tokens += [token for said in _said(engine, wave, seed, length, told) for token in said]
         seed += rows
     return cut(tokens, samples, length)
 
@@ -92,7 +94,9 @@ def _starts(tokenizer: Tokenizer, length: int) -> Iterator[list[int]]:
         yield tokenizer.encode_now(Prompt(text=begun))[:length]
 
 
-def _said(engine: Engine, starts: Sequence[list[int]], seed: int, length: int) -> list[list[int]]:
+def _said(
+    engine: Engine, starts: Sequence[list[int]], seed: int, length: int, told: Callable[[int], object]
+) -> list[list[int]]:
     """Each start with what the model says behind it, `length` tokens at most."""
     texts = [list(start) for start in starts]
     for at, start in enumerate(starts):
@@ -105,4 +109,5 @@ def _said(engine: Engine, starts: Sequence[list[int]], seed: int, length: int) -
             if output.error is not None:
                 raise ValueError(f"the model's own words: {output.error}")
             texts[int(output.id)] += output.ids
+            told(len(output.ids))
     return texts

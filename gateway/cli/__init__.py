@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from gateway.cli import calibrate, configuration, explain, keys, models, plan, replay, serve, top
+from gateway.cli import calibrate, configuration, evaluate, explain, keys, models, plan, replay, serve, top
 
 FAILED = 2
 Command = Callable[[argparse.Namespace], int]
@@ -25,11 +25,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return train(words[1:])
     if words[:2] == ["evaluate", "router"]:
-        from classifier.evaluate import main as evaluate
+        from classifier.evaluate import main as evaluate_router
 
-        return evaluate(words[2:])
+        return evaluate_router(words[2:])
     if words[:1] == ["quantize"]:  # needs torch, which nothing here imports
-        os.execv(sys.executable, [sys.executable, "-m", "backends.quantize", *words[1:]])
+        quantize = [sys.executable, "-m", "backends.quantize", *words[1:]]
+        os.execve(sys.executable, quantize, {"GOMP_SPINCOUNT": "2000", **os.environ})  # see the Makefile
     options = _parser().parse_args(words)
     command: Command = options.command
     try:
@@ -58,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         configuration.add,
         explain.add,
         calibrate.add,
+        evaluate.add,
         replay.add,
         plan.add,
         top.add,
@@ -65,6 +67,4 @@ def _parser() -> argparse.ArgumentParser:
         add(commands)
     commands.add_parser("quantize", help="write a model in fewer bits; see headrace quantize --help")
     commands.add_parser("train", help="fit the classifier on graded outcomes; see headrace train --help")
-    evaluate = commands.add_parser("evaluate", help="measure the router; see headrace evaluate router --help")
-    evaluate.add_argument("what", choices=["router"])
     return parser

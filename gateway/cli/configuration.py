@@ -18,11 +18,16 @@ def add(commands: "Commands") -> None:
 
 
 def check_file(options: argparse.Namespace) -> int:
-    """Raises ConfigError."""
+    """Raises ConfigError. Quality gates are checked too, of models that are on this machine."""
+    from gateway import quality
     from gateway.configfile import load_config
 
-    load_config(options.file)
+    config = load_config(options.file, quality.faults)
     print(f"{options.file}: no mistakes")
+    for model in quality.unchecked(config):
+        print(
+            f"{options.file}: the quality gate of {model} is not checked, as the model is not on this machine"
+        )
     return 0
 
 

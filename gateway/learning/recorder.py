@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -11,17 +11,14 @@ from msgspec.structs import replace
 from backends.backend import Backend, Delta, Generation, Rejected, Sampling
 from backends.prompt import Prompt
 from classifier import Assessment
-from gateway.config import Band, Config, Engine, Tier
-from gateway.engines import Engines, engine_models
-from gateway.fleet import Fleet
+from gateway.config import Config, Tier
 from gateway.judges import Weights
 from gateway.learning.checkers import Ask, Judge, good
 from gateway.learning.grading import VERDICT, question, recorded, says_yes, text_of
 from gateway.learning.recordings import Book, Recording
+from gateway.learning.running import running
 from gateway.learning.samples import Sample
-from gateway.metrics import Metrics
 from gateway.weights import weights_of
-from prefixcache.affinity import Affinity
 
 PARALLEL = 32  # answers at a time
 
@@ -81,7 +78,8 @@ async def record(
         if not rest:
             continue
         others = [errand.judge] if any(isinstance(sample.checker, Judge) for sample in rest) else []
-        async with _running(errand, {tier.name, *others}) as backends:
+        asked = tuple(each for each in errand.config.tiers if each.name in {tier.name, *others})
+        async with running(replace(errand.config, tiers=asked), errand.parallel) as backends:
             clerk = _Clerk(errand, tier.name, backends, ran_by(tier), assess)
             await _side_by_side(rest, errand.parallel, clerk, book, progress)
 
@@ -152,36 +150,3 @@ class _Clerk:
                 return [delta async for delta in deltas]
         except Rejected as error:
             raise ValueError(f"{tier}: {error.message}") from error
-
-
-@contextlib.asynccontextmanager
-async def _running(errand: Errand, names: set[str]) -> AsyncIterator[dict[str, Sequence[Backend]]]:
-    """Engines of these tiers alone, with room for as many answers at a time as are asked for."""
-    tiers = tuple(_roomy(tier, errand.parallel) for tier in errand.config.tiers if tier.name in names)
-    config = replace(errand.config, tiers=tiers)
-    metrics = Metrics([tier.name for tier in tiers], engine_models(config), [])
-    engines = Engines(config, metrics, lambda load: None)
-    try:
-        fleet = Fleet(config, engines.configs, metrics, Affinity())
-        await engines.start()
-        await fleet.start()
-        yield {tier.name: [replica.backend for replica in tier.replicas] for tier in fleet.tiers}
-        await fleet.stop()
-    finally:
-        await engines.stop()
-
-
-def _roomy(tier: Tier, rows: int) -> Tier:
-    return replace(tier, engines=tuple(_batching(engine, rows) for engine in tier.engines))
-
-
-def _batching(engine: Engine, rows: int) -> Engine:
-    """Nobody waits for the words, so that all that there is may run at once."""
-    return replace(
-        engine,
-        bands=(Band(rows=rows, ttft_ms=60_000),),
-        tenant_share=1.0,
-        session_share=1.0,
-        step_budget_ms=5_000,
-        step_timeout=600.0,
-    )

@@ -12,7 +12,8 @@ HERE = (
     "bands",
     "cores",
     "speculation",
-)  # fields that reach the engine in another shape
+    "quality_gate",
+)  # fields that reach the engine in another shape, or are for whoever starts it
 
 
 def test_an_engine_gets_what_the_configuration_says() -> None:

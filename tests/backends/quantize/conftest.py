@@ -1,4 +1,4 @@
-"""Small random models of any architecture, their logits, and their quantised likenesses made whole again."""
+"""Small random models of any architecture, and their logits."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 
 from backends.kernels.layout import KVCache, Layout, Span
@@ -17,7 +16,6 @@ from backends.models.checkpoint import open_checkpoint
 from backends.models.decoder import kernels_of
 from backends.models.loader import block_of, load_decoder
 from backends.models.registry import decoder_config
-from backends.quantization.packing import awq, compressed, fp8, gptq
 
 CPU = torch.device("cpu")
 SIZES = {
@@ -105,7 +103,7 @@ def logits() -> Logits:
     """Log-probabilities [tokens, vocabulary] of the model in a folder, quantised or not."""
 
     def run(folder: Path, ids: Sequence[int]) -> torch.Tensor:
-        checkpoint = open_checkpoint(_whole(folder))
+        checkpoint = open_checkpoint(folder)
         config = decoder_config(checkpoint.config)
         model = load_decoder(checkpoint, config, torch.float32, CPU)
         blocks = -(-len(ids) // 16)
@@ -117,38 +115,3 @@ def logits() -> Logits:
         return found.log_softmax(-1)
 
     return run
-
-
-def _whole(folder: Path) -> Path:
-    """The model with what its integers stand for, in a folder beside it."""
-    config = json.loads((folder / "config.json").read_text())
-    if (how := config.pop("quantization_config", None)) is None:
-        return folder
-    modules: dict[str, dict[str, torch.Tensor]] = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as tensors:
-            for name in tensors.keys():
-                module, _, kind = name.rpartition(".")
-                modules.setdefault(module, {})[kind] = tensors.get_tensor(name)
-    found = {}
-    for module, parts in modules.items():
-        found[f"{module}.weight"] = _weight(how, parts)
-        if "bias" in parts:
-            found[f"{module}.bias"] = parts["bias"]
-    whole = folder.with_name(f"{folder.name}-whole")
-    whole.mkdir(exist_ok=True)
-    (whole / "config.json").write_text(json.dumps(config))
-    save_file(found, whole / "model.safetensors")
-    return whole
-
-
-def _weight(how: dict[str, Any], parts: dict[str, torch.Tensor]) -> torch.Tensor:
-    if "qweight" in parts:
-        unpacked = awq.unpack(parts) if how["quant_method"] == "awq" else gptq.unpack(parts, how["bits"])
-        return unpacked.dequantized().contiguous()
-    if "weight_packed" in parts:
-        bits = how["config_groups"]["group_0"]["weights"]["num_bits"]
-        return compressed.unpack(parts, bits).dequantized().contiguous()
-    if "weight_scale" in parts:
-        return fp8.unpack(parts).dequantized()
-    return parts["weight"]

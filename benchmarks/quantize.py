@@ -1,0 +1,113 @@
+"""What four bits cost: perplexity of a text by weights rounded to the nearest, by AWQ and by GPTQ, in groups of a size.
+
+Each model is written by `headrace quantize`, read back as any checkpoint is, and computes in float32. The text, prose
+and a manual of our own, is not what the methods have watched the models on, the prompts of everyday tasks. A line's
+peer is rounding with the same zeros: in the middle for GPTQ, own ones for AWQ. `lost` is against the whole weights.
+"""
+
+import json
+import math
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import tokenizers
+import torch
+
+from backends.catalogue import find
+from backends.quantize import calibration
+from backends.quantize.job import Order, quantize
+from backends.quantize.settings import settings
+from backends.tokenizer import Tokenizer
+from benchmarks import everyday, formats
+from benchmarks.report import Report, Row, arguments, machine, paired, publish
+
+# Groups divide the columns of every linear.
+MODELS = {"smollm2-135m-instruct": 64, "qwen2.5-coder-0.5b-instruct": 128}
+METHODS = {
+    "rtn": settings("rtn"),
+    "rtn with zeros": settings("rtn", asymmetric=True),
+    "gptq": settings("gptq", samples=32, length=256),
+    "awq": settings("awq", samples=32, length=256),
+}
+PEERS = {"gptq": "rtn", "awq": "rtn with zeros"}
+README = Path(__file__).parents[1] / "README.md"
+WINDOW = 512  # tokens
+
+
+def perplexity(folder: Path, windows: list[list[int]]) -> float:
+    """Per token, of texts that stand each by itself."""
+    subject = formats.Subject(folder, torch.float32, "none")
+    return math.exp(sum(math.log(subject.perplexity(ids)) for ids in windows) / len(windows))
+
+
+def windows_of(folder: Path, count: int) -> list[list[int]]:
+    """The first so many windows of the prose, and as many of the manual."""
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    found = []
+    for path in (formats.TEXT, README):
+        ids = tokenizer.encode(path.read_text(encoding="utf-8")).ids
+        found += [ids[at : at + WINDOW] for at in range(0, len(ids), WINDOW)][:count]
+    return found
+
+
+def made(folder: Path, method: str, group: int, work: Path, prompts: Path, samples: int | None) -> Path:
+    """The model by one method."""
+    asked = msgspec.structs.replace(METHODS[method], group=group)
+    if asked.calibrated and samples is not None:
+        asked = msgspec.structs.replace(asked, samples=samples)
+    out = work / method.replace(" ", "-")
+    calibrate = partial(calibration.read, prompts, Tokenizer(folder), asked.samples, asked.length)
+    order = Order(
+        source=folder, out=out, settings=asked, calibrate=calibrate, calibration="everyday",
+        device=torch.device("cpu"),
+    )  # fmt: skip
+    quantize(order, lambda total, done: None, lambda: None)
+    return out
+
+
+def rows_of(model: str, group: int, windows: int, samples: int | None) -> list[Row]:
+    folder = find(model).folder
+    texts = windows_of(folder, windows)
+    found = {"as it was": perplexity(folder, texts)}
+    with tempfile.TemporaryDirectory() as work:
+        prompts = Path(work) / "prompts.jsonl"
+        asked = [json.dumps({"prompt": sample.prompt}) for sample in everyday.samples()]
+        prompts.write_text("\n".join(asked))
+        for method in METHODS:
+            found[method] = perplexity(made(folder, method, group, Path(work), prompts, samples), texts)
+            print(f"{model} {method}: {found[method]:.3f}", flush=True)
+    return [
+        paired(
+            f"{model} {method}", [(value, found[PEERS.get(method, "as it was")])],
+            peer_name=PEERS.get(method, "as it was"), unit="perplexity", higher_is_better=False,
+            details={"lost, %": round(100 * (value / found["as it was"] - 1), 2), "group": group},
+        )
+        for method, value in found.items()
+    ]  # fmt: skip
+
+
+def main() -> None:
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--model", choices=list(MODELS), help="this one alone")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    asked = [options.model] if options.model else list(MODELS)
+    if options.quick and not options.model:
+        asked = asked[:1]
+    absent = [model for model in asked if not find(model).present]
+    for model in absent:
+        print(f"{model} is not pulled; its lines are left out")
+    rows = [
+        row
+        for model in asked
+        if model not in absent
+        for row in rows_of(model, MODELS[model], 2 if options.quick else 6, 16 if options.quick else None)
+    ]
+    publish(Report(name="quantize", machine=machine(), rows=rows), options.json)
+
+
+if __name__ == "__main__":
+    main()

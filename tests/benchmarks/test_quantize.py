@@ -1,0 +1,19 @@
+"""On a real model, AWQ and GPTQ lose clearly less than rounding, on a text that they have not been told of."""
+
+import pytest
+
+from benchmarks.quantize import MODELS, rows_of
+
+MODEL = "smollm2-135m-instruct"
+
+
+@pytest.mark.slow
+@pytest.mark.models
+@pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("smollm2_folder")
+def test_four_bits_lose_less_where_the_model_is_watched() -> None:
+    rows = {row.case.removeprefix(f"{MODEL} "): row for row in rows_of(MODEL, MODELS[MODEL], 2, 16)}
+    whole = rows["rtn"].peer
+    for method, rounded in (("gptq", "rtn"), ("awq", "rtn with zeros")):
+        assert rows[method].peer == rows[rounded].ours
+        assert whole < rows[method].ours < whole + 0.8 * (rows[rounded].ours - whole)
