@@ -27,13 +27,15 @@ state: {{folder: state}}
 telemetry: {{records: records, log_level: warning}}
 secret_env: HEADRACE_TEST_SECRET
 tiers:
-  - {{name: 7b, price: {{input: 1, output: 2}}, engines: [{{model: {model}, kv_tokens: 4096}}]}}
+{tiers}
 tenants:
   - name: acme
     keys: [{{prefix: {key.prefix}, digest: {key.digest}}}]
     policy: {{floor: 0.0}}
     limits: {{requests_per_minute: {rate}, requests_burst: {burst}}}
 """
+
+ENGINE = "  - {{name: 7b, price: {{input: 1, output: 2}}, engines: [{{model: {model}, kv_tokens: 4096}}]}}"
 
 
 class Site:
@@ -111,15 +113,15 @@ StartSite = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def start_site(byte_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartSite]:
-    """`with start_site(rate=6, burst=2) as site`: a tenant's requests per minute and at once."""
+    """`with start_site(rate=6, burst=2) as site`: a tenant's requests per minute and at once; `tiers`: in YAML."""
     if not (byte_model / "config.json").exists():
         (byte_model / "config.json").write_text('{"max_position_embeddings": 4096}')
     key, stored = new_key(SECRET.encode())
 
     @contextmanager
-    def start(rate: int = 100_000, burst: int = 100_000) -> Iterator[Site]:
+    def start(rate: int = 100_000, burst: int = 100_000, tiers: str | None = None) -> Iterator[Site]:
         folder = tmp_path_factory.mktemp("site")
-        write(folder, byte_model, stored, rate, burst)
+        write(folder, stored, rate, burst, tiers or ENGINE.format(model=byte_model))
         program = Path(__file__).with_name("fake_engines.py")
         process = subprocess.Popen(
             [sys.executable, "-u", str(program), "serve", "--config", str(folder / "headrace.yaml")],
@@ -141,6 +143,6 @@ def start_site(byte_model: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         yield start
 
 
-def write(folder: Path, model: Path, key: Key, rate: int, burst: int) -> None:
-    text = CONFIG.format(model=model, key=key, rate=rate, burst=burst)
+def write(folder: Path, key: Key, rate: int, burst: int, tiers: str) -> None:
+    text = CONFIG.format(tiers=tiers, key=key, rate=rate, burst=burst)
     (folder / "headrace.yaml").write_text(text)
