@@ -7,7 +7,7 @@ one resource and scope, without events and links.
 
 import struct
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.exporter.otlp.proto.http import trace_exporter
@@ -29,6 +29,8 @@ NAME, KIND, START, END, ATTRIBUTE, STATUS, FLAGS = (
 # Of AnyValue.
 TEXT, YES_NO, INTEGER, FRACTION, ARRAY = b"\x0a", b"\x10", b"\x18", b"\x21", b"\x2a"
 KNOWN, REMOTE = 0x100, 0x200  # of flags: whether the parent is in another process is known, and that it is
+
+SEEN = 1024  # names and attributes that are not encoded again
 
 _times = struct.Struct("<BQBQ").pack
 _flags = struct.Struct("<2sI").pack
@@ -77,23 +79,35 @@ def _frame(span: ReadableSpan) -> tuple[bytes, bytes, bytes, bytes]:
 def _span(span: ReadableSpan) -> bytes:
     own, parent = span.context, span.parent
     assert own is not None and span.start_time is not None and span.end_time is not None
-    parts = [TRACE_ID, own.trace_id.to_bytes(16), SPAN_ID, own.span_id.to_bytes(8)]
-    if own.trace_state:
-        parts.append(_text(STATE, ",".join(f"{key}={value}" for key, value in own.trace_state.items())))
+    trace_id, span_id, _, _, state, _ = own
+    parts = [TRACE_ID, trace_id.to_bytes(16), SPAN_ID, span_id.to_bytes(8)]
+    if state:
+        parts.append(_text(STATE, ",".join(f"{key}={value}" for key, value in state.items())))
     if parent is not None:
         parts += (PARENT, parent.span_id.to_bytes(8))
-    parts += (_text(NAME, span.name), KIND, _varint(span.kind.value + 1))
-    parts.append(_times(START[0], span.start_time, END[0], span.end_time))
+    parts += (_named(span.name, span.kind.value), _times(START[0], span.start_time, END[0], span.end_time))
     for key, value in (span.attributes or {}).items():
-        parts.append(_field(ATTRIBUTE, _key(key) + _field(b"\x12", _value(value))))
+        parts.append(_attribute(key, value) if isinstance(value, str | int) else _new_attribute(key, value))
     code = span.status.status_code.value
-    parts.append(_field(STATUS, b"\x18" + _varint(code) if code else b""))
-    parts.append(_flags(FLAGS, _remote(parent)))
+    parts += (_field(STATUS, b"\x18" + _varint(code) if code else b""), _flags(FLAGS, _remote(parent)))
     return b"".join(parts)
 
 
 def _remote(parent: SpanContext | None) -> int:
     return KNOWN | REMOTE if parent is not None and parent.is_remote else KNOWN
+
+
+@lru_cache(SEEN)
+def _named(name: str, kind: int) -> bytes:
+    return _text(NAME, name) + KIND + _varint(kind + 1)
+
+
+def _new_attribute(key: str, value: AttributeValue) -> bytes:
+    return _field(ATTRIBUTE, _key(key) + _field(b"\x12", _value(value)))
+
+
+# Most are of one tier, replica or tenant among few. By type, since 1 and True are equal.
+_attribute = lru_cache(SEEN, typed=True)(_new_attribute)
 
 
 def _value(value: AttributeValue) -> bytes:

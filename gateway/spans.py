@@ -7,14 +7,16 @@ SDK's.
 
 import time
 from collections.abc import Mapping
+from contextvars import ContextVar
 from random import getrandbits
+from typing import Any
 
-from opentelemetry.context import Context, attach, detach
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import (
+    INVALID_SPAN,
     INVALID_SPAN_ID,
     INVALID_TRACE_ID,
     NonRecordingSpan,
@@ -24,8 +26,7 @@ from opentelemetry.trace import (
     Status,
     StatusCode,
     TraceFlags,
-    get_current_span,
-    set_span_in_context,
+    TraceState,
 )
 from opentelemetry.util.types import AttributeValue
 
@@ -34,6 +35,14 @@ MAX_ATTRIBUTE_LENGTH = 1024  # characters
 Attributes = dict[str, AttributeValue]
 _SAMPLED, _NOT_SAMPLED = TraceFlags(TraceFlags.SAMPLED), TraceFlags(TraceFlags.DEFAULT)
 _UNSET, _ERROR = Status(StatusCode.UNSET), Status(StatusCode.ERROR)
+_NO_STATE = TraceState.get_default()
+
+_current: ContextVar[Span] = ContextVar("span of what is being done", default=INVALID_SPAN)
+
+
+def current() -> Span:
+    """The span of what is being done here; one that is not valid where there is none."""
+    return _current.get()
 
 
 class Tracer:
@@ -50,26 +59,28 @@ class Tracer:
         self,
         name: str,
         *,
-        context: Context | None = None,
+        parent: Span | None = None,
         kind: SpanKind = SpanKind.INTERNAL,
         attributes: Attributes | None = None,
         at: int | None = None,
     ) -> Span:
-        """Its parent is the span of `context`, by default the current one. `at`: its start, by default now."""
-        parent = get_current_span(context).get_span_context()
-        trace_id = parent.trace_id if parent.is_valid else _random(128, INVALID_TRACE_ID)
+        """`parent`: by default the current span. `at`: its start, by default now."""
+        above = (_current.get() if parent is None else parent).get_span_context()
+        trace_id, _, _, _, state, valid = above
+        if not valid:
+            trace_id, state = _random(128, INVALID_TRACE_ID), _NO_STATE
         sampled = trace_id & TraceIdRatioBased.TRACE_ID_LIMIT < self._sampled_below
-        own = SpanContext(
-            trace_id,
-            _random(64, INVALID_SPAN_ID),
-            is_remote=False,
-            trace_flags=_SAMPLED if sampled else _NOT_SAMPLED,
-            trace_state=parent.trace_state if parent.is_valid else None,
-        )
+        own = _context(trace_id, _random(64, INVALID_SPAN_ID), sampled, state)
         if not sampled:
             return NonRecordingSpan(own)
         return _Span(self._processor, self._resource, self._scope, name, own,
-                     parent if parent.is_valid else None, kind, attributes or {}, at or time.time_ns())  # fmt: skip
+                     above if valid else None, kind, attributes, at or time.time_ns())  # fmt: skip
+
+
+def _context(trace_id: int, span_id: int, sampled: bool, state: TraceState) -> SpanContext:
+    """As its constructor makes one, which looks whether ids of our own are any good."""
+    flags = _SAMPLED if sampled else _NOT_SAMPLED
+    return tuple.__new__(SpanContext, (trace_id, span_id, False, flags, state, True))
 
 
 class Current:
@@ -81,11 +92,11 @@ class Current:
         self._span = span
 
     def __enter__(self) -> Span:
-        self._token = attach(set_span_in_context(self._span))
+        self._token = _current.set(self._span)
         return self._span
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: object) -> None:
-        detach(self._token)
+        _current.reset(self._token)
         self._span.end()
 
 
@@ -97,7 +108,11 @@ class _Resource(Resource):
 
 
 class _Span(ReadableSpan, Span):
-    """Written to as one span, and read by the exporter as the other."""
+    """Written to as one span, and read by the exporter as the other, whose constructor this one does without."""
+
+    _events: Any = ()
+    _links: Any = ()
+    _instrumentation_info = None
 
     def __init__(
         self,
@@ -108,17 +123,22 @@ class _Span(ReadableSpan, Span):
         context: SpanContext,
         parent: SpanContext | None,
         kind: SpanKind,
-        attributes: Attributes,
+        attributes: Attributes | None,
         started: int,
     ) -> None:
-        self._values: Attributes = {}
-        super().__init__(
-            name, context, parent, resource, self._values, kind=kind, status=_UNSET, start_time=started,
-            instrumentation_scope=scope,
-        )  # fmt: skip
-        self._own = context
         self._processor = processor
-        self.set_attributes(attributes)
+        self._resource = resource
+        self._instrumentation_scope = scope
+        self._name = name
+        self._context = self._own = context
+        self._parent = parent
+        self._kind = kind
+        self._status = _UNSET
+        self._start_time = started
+        self._end_time = None
+        self._attributes = self._values = Attributes()
+        if attributes:
+            self.set_attributes(attributes)
 
     def get_span_context(self) -> SpanContext:
         return self._own

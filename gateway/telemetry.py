@@ -23,7 +23,6 @@ from contextlib import AbstractContextManager, aclosing, contextmanager
 from contextvars import ContextVar
 
 import msgspec
-from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
@@ -37,7 +36,6 @@ from opentelemetry.trace import (
     format_trace_id,
     get_current_span,
 )
-from opentelemetry.trace import set_span_in_context as within_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
@@ -49,7 +47,7 @@ from gateway.conventions import PROVIDER
 from gateway.errors import ApiError
 from gateway.ledger import ABORTED, ANSWERED, RUNNING, Entry, Stage
 from gateway.span_encoding import speed_up_export
-from gateway.spans import Attributes, Current, Tracer
+from gateway.spans import Attributes, Current, Tracer, current
 from gateway.tiers import Replica
 
 MAX_QUEUE = 4096  # spans waiting for the collector; the oldest are dropped beyond
@@ -118,25 +116,32 @@ class Traces:
         """
         outside = _stages.set(stages)
         try:
-            span = self._outermost(method, route, self._propagator.extract(_traceparent(headers), Context()))
-            with Current(span), _marking(span):
+            span = self._outermost(method, route, self._outside(headers))
+            with Current(span), _Marking(span):
                 yield RequestSpan(span)
         finally:
             _stages.reset(outside)
 
-    def _outermost(self, method: str, route: str, outside: Context) -> Span:
+    def _outside(self, headers: Mapping[str, str]) -> Span:
+        """The client's, of which ids are taken over, and nothing that it may write into `tracestate`."""
+        given = headers.get("traceparent")
+        if given is None:
+            return INVALID_SPAN
+        return get_current_span(self._propagator.extract({"traceparent": given}, Context()))
+
+    def _outermost(self, method: str, route: str, outside: Span) -> Span:
         if self._tracer is None:
-            return get_current_span(outside)  # the client's
+            return outside
         attributes: Attributes = {"http.request.method": method, "http.route": route}
         return self._tracer.start(
-            f"{method} {route}", context=outside, kind=SpanKind.SERVER, attributes=attributes
+            f"{method} {route}", parent=outside, kind=SpanKind.SERVER, attributes=attributes
         )
 
     def span(self, name: str, **attributes: AttributeValue) -> AbstractContextManager[Span]:
         """A stage of the request; `attributes` get the prefix `headrace.`."""
         if self._tracer is None:  # then a stage costs its two readings of the clock
             return _Timed(name)
-        told = {f"headrace.{key}": value for key, value in attributes.items()}
+        told = {f"headrace.{key}": value for key, value in attributes.items()} if attributes else None
         return _Traced(name, self._tracer.start(name, attributes=told))
 
     def attempt(self, entry: Entry, replica: Replica, generation: Generation) -> AsyncGenerator[Delta, None]:
@@ -144,22 +149,22 @@ class Traces:
 
         The span's parent is the span that is current now, not when the first delta is asked for.
         """
-        parent = otel_context.get_current()
+        parent = current()
         if self._tracer is None:
-            return replica.backend.stream(_in_trace(generation, get_current_span(parent)))
+            return replica.backend.stream(_in_trace(generation, parent))
         return self._attempt(self._tracer, entry, replica, generation, parent)
 
     async def _attempt(
-        self, tracer: Tracer, entry: Entry, replica: Replica, generation: Generation, parent: Context
+        self, tracer: Tracer, entry: Entry, replica: Replica, generation: Generation, parent: Span
     ) -> AsyncGenerator[Delta, None]:
         # Never the current span: a generator runs in the contexts of whoever pulls it.
         operation = "chat" if generation.prompt.is_conversation else "text_completion"
-        span = tracer.start(f"{operation} {entry.tier}", context=parent, kind=SpanKind.CLIENT)
+        span = tracer.start(f"{operation} {entry.tier}", parent=parent, kind=SpanKind.CLIENT)
         if span.is_recording():
             span.set_attributes(self._asked(operation, entry.tier, replica, generation))
-        follower = _Follower(span, entry, self._names, within_span(span, parent), tracer)
+        follower = _Follower(span, entry, self._names, tracer)
         try:
-            with _marking(span):
+            with _Marking(span):
                 async with aclosing(replica.backend.stream(_in_trace(generation, span))) as deltas:
                     async for delta in deltas:
                         follower.see(delta)
@@ -216,14 +221,11 @@ class RequestSpan:
 class _Follower:
     """Watches the deltas of one attempt and says on its span what came of it."""
 
-    def __init__(
-        self, span: Span, entry: Entry, names: Mapping[str, str], inside: Context, tracer: Tracer
-    ) -> None:
+    def __init__(self, span: Span, entry: Entry, names: Mapping[str, str], tracer: Tracer) -> None:
         self._span = span
         self._entry = entry
         self._recording = span.is_recording()
         self._names = names
-        self._inside = inside
         self._tracer = tracer
         self._started = time.monotonic()
         self._begun = False
@@ -258,12 +260,11 @@ class _Follower:
         )
         for name, begin, end in stages:
             if begin is not None and end is not None:
-                stage = self._tracer.start(name, context=self._inside, at=_nanoseconds(begin))
+                stage = self._tracer.start(name, parent=self._span, at=_nanoseconds(begin))
                 self._steps(stage, [step for step in times.steps if begin < step.ended <= end])
                 stage.end(_nanoseconds(end))
 
     def _steps(self, stage: Span, steps: Iterable[StepRun]) -> None:
-        inside = within_span(stage, self._inside)
         for step in steps:
             told: Attributes = {
                 "headrace.step.tokens": step.tokens,
@@ -271,7 +272,7 @@ class _Follower:
                 "headrace.step.total_tokens": step.total,
             }
             at = _nanoseconds(step.began)
-            self._tracer.start("engine.step", context=inside, attributes=told, at=at).end(
+            self._tracer.start("engine.step", parent=stage, attributes=told, at=at).end(
                 _nanoseconds(step.ended)
             )
 
@@ -294,14 +295,20 @@ class _Follower:
         return self._failure or (ANSWERED if self._finished else ABORTED)
 
 
-@contextmanager
-def _marking(span: Span) -> Iterator[None]:
+class _Marking:
     """Mark the span with what is raised, by code or type: a message may hold what the client has sent."""
-    try:
-        yield
-    except BaseException as error:
-        _mark(span, error)
-        raise
+
+    __slots__ = ("_span",)
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def __enter__(self) -> None:
+        """Nothing is wrong yet."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: object) -> None:
+        if error is not None:
+            _mark(self._span, error)
 
 
 def _mark(span: Span, error: BaseException) -> None:
@@ -356,9 +363,3 @@ def _in_trace(generation: Generation, span: Span) -> Generation:
 
 def _nanoseconds(seconds: float) -> int:
     return int(seconds * 1e9)
-
-
-def _traceparent(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """What a call's trace goes on from: ids, and none of what a client may write into `tracestate`."""
-    given = headers.get("traceparent")
-    return {} if given is None else {"traceparent": given}

@@ -21,11 +21,10 @@ from opentelemetry.trace import (
     StatusCode,
     TraceFlags,
     get_current_span,
-    set_span_in_context,
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from gateway.spans import MAX_ATTRIBUTE_LENGTH, Attributes, Current, Tracer
+from gateway.spans import MAX_ATTRIBUTE_LENGTH, Attributes, Current, Tracer, current
 
 RESOURCE = Resource.create({"service.name": "headrace"})
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -85,7 +84,11 @@ def test_what_is_sent_is_what_the_sdk_would_send(exporter: InMemorySpanExporter)
     given: Attributes = {"http.route": "/v1/models"}
     fill(theirs(exporter).start_span(name, outside(), kind, given, start_time=1_000))
     expected = sent(exporter)
-    fill(tracer(exporter).start(name, context=outside(), kind=kind, attributes=given, at=1_000))
+    fill(
+        tracer(exporter).start(
+            name, parent=get_current_span(outside()), kind=kind, attributes=given, at=1_000
+        )
+    )
     assert sent(exporter) == expected
     assert expected[0].trace_id.hex() == PARENT.split("-")[1]
 
@@ -93,10 +96,10 @@ def test_what_is_sent_is_what_the_sdk_would_send(exporter: InMemorySpanExporter)
 def test_the_current_span_is_the_parent(exporter: InMemorySpanExporter) -> None:
     ours = tracer(exporter)
     with Current(ours.start("outer")) as outer:
-        assert get_current_span() is outer
+        assert current() is outer
         with Current(ours.start("inner")):
             pass
-    assert not get_current_span().get_span_context().is_valid
+    assert not current().get_span_context().is_valid
     inner, outermost = exporter.get_finished_spans()
     assert outermost.parent is None and inner.parent == outermost.context
     assert inner.start_time and inner.end_time and inner.start_time <= inner.end_time
@@ -130,7 +133,7 @@ def test_the_same_traces_are_sampled_as_by_the_sdk(exporter: InMemorySpanExporte
         trace_id = number * (2**64 // 200) + 1
         flags = TraceFlags(TraceFlags.SAMPLED)
         parent = NonRecordingSpan(SpanContext(trace_id, 1, is_remote=True, trace_flags=flags))
-        span = ours.start("any", context=set_span_in_context(parent))
+        span = ours.start("any", parent=parent)
         expected = sampler.should_sample(None, trace_id, "any").decision is Decision.RECORD_AND_SAMPLE
         assert span.is_recording() == span.get_span_context().trace_flags.sampled == expected
         span.end()
