@@ -2,7 +2,8 @@
 
 Stubs answer over HTTP and over the engine wire; authentication, limits (in SQLite and in Redis), a session and the
 classification are on. All programs run side by side, each has the same core when its turn comes, and the turns
-alternate. The peer is made by `make bench-peers`; without it, and without redis-server, their rows are left out.
+alternate. Traces go to a collector that only reads them, in a process of its own. The peer is made by `make
+bench-peers`; without it, and without redis-server, their rows are left out.
 """
 
 import argparse
@@ -96,7 +97,7 @@ class Bench:
         enter = stack.enter_context
         self.stub = enter(programs.stub())
         upstream = self.stub.port
-        traced = f"telemetry: {{otlp_endpoint: 'http://127.0.0.1:{upstream}'}}"
+        traced = f"telemetry: {{otlp_endpoint: 'http://127.0.0.1:{enter(programs.collector()).port}'}}"
         self.programs: dict[str, Program] = {
             "sqlite": enter(programs.headrace(config(upstream))),
             "traced": enter(programs.headrace(config(upstream, telemetry=traced))),

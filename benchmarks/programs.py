@@ -89,6 +89,13 @@ def stub() -> Iterator[Program]:
 
 
 @contextmanager
+def collector() -> Iterator[Program]:
+    command = [sys.executable, "-m", "benchmarks.collector"]
+    with program(command, r"collector ready on (\d+)", OTHERS) as running:
+        yield running
+
+
+@contextmanager
 def redis() -> Iterator[Program]:
     """Raises FileNotFoundError where there is no redis-server."""
     if shutil.which("redis-server") is None:
