@@ -1,8 +1,9 @@
 """A backend that follows a script, for tests of what the gateway makes of it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from backends.prompt import Prompt
 from backends.tokenizer import Tokenizer
 from gateway.config import Price
 from gateway.tiers import Replica, Tier
+from tests.gateway.story.in_the_hand import Gateway
 
 Step = Delta | BackendError
 
@@ -110,3 +112,13 @@ def tier_of() -> Callable[..., Tier]:
         return Tier(name, replicas, price or Price())
 
     return make
+
+
+@pytest.fixture
+async def gateway(
+    tmp_path: Path, backend: MakeBackend, tier_of: Callable[..., Tier]
+) -> AsyncIterator[Gateway]:
+    """Two tiers, one replica each, that say "Hello world"."""
+    made = Gateway(tmp_path, [tier_of("7b", backend("7b/0")), tier_of("13b", backend("13b/0"))])
+    yield made
+    await made.sessions.close()
