@@ -149,8 +149,10 @@ def _words(scheme: Scheme, module: Module) -> GroupedTensor:
     bits, groups = scheme.bits, scheme.groups(columns)
     module.find("weight_packed", {"I32"}, (rows, -(-columns // per_word(bits))))
     _scales(module, rows, groups)
+    in_words = compressed.ZERO_POINT in module and module.tensors[compressed.ZERO_POINT].type == "I32"
     if not scheme.symmetric:
-        module.find(compressed.ZERO_POINT, {"I32"}, (-(-rows // per_word(bits)), groups))
+        points = -(-rows // per_word(bits)) if in_words else rows
+        module.find(compressed.ZERO_POINT, {"I32", "I8"}, (points, groups))
     if compressed.COLUMN_GROUPS in module:
         module.find(compressed.COLUMN_GROUPS, {"I32"}, (columns,))
     elif columns % groups:
@@ -166,7 +168,7 @@ def _words(scheme: Scheme, module: Module) -> GroupedTensor:
             "weight_shape": torch.tensor([held.stop - held.start, columns]),
         }
         if not scheme.symmetric:
-            tensors[compressed.ZERO_POINT] = module.read(compressed.ZERO_POINT)[words]
+            tensors[compressed.ZERO_POINT] = module.read(compressed.ZERO_POINT)[words if in_words else held]
         if compressed.COLUMN_GROUPS in module:
             tensors[compressed.COLUMN_GROUPS] = module.read(compressed.COLUMN_GROUPS)
         weight = compressed.unpack(tensors, bits)

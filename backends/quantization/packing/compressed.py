@@ -5,7 +5,8 @@
     weight_packed      int32 [out, in · bits / 32]    a word holds neighbouring columns, from the lowest bits on
     weight_scale       [out, groups]; one group: a scale for a channel
     weight_shape       int64 [2]: out, in
-    weight_zero_point  int32 [out · bits / 32, groups]    a word holds neighbouring rows; not for symmetric weights
+    weight_zero_point  int32 [out · bits / 32, groups]    a word holds neighbouring rows; not for symmetric weights;
+                       int8 [out, groups] in files of early versions
     weight_g_idx       int32 [in]: the group of each column, where that is not its place
 
 "int-quantized":
@@ -52,7 +53,9 @@ def unpack(tensors: Mapping[str, torch.Tensor], bits: int) -> Grouped:
     scales = tensors["weight_scale"].reshape(rows, -1)
     zeros = middle(rows, scales.shape[1], bits)
     if ZERO_POINT in tensors:
-        zeros = unpack_words(tensors[ZERO_POINT].T, bits, rows).T
+        points = tensors[ZERO_POINT]
+        in_words = points.dtype == torch.int32
+        zeros = unpack_words(points.T, bits, rows).T if in_words else signed_to_codes(points, bits)
     groups = tensors.get(COLUMN_GROUPS)
     return Grouped(bits, integers, scales, zeros, None if groups is None else groups.long())
 

@@ -76,7 +76,9 @@ def _scheme(format: str, activations: bool = False, **weights: Any) -> dict[str,
     }  # fmt: skip
 
 
-def _compressed(format: str, bits: int, group: int | None, symmetric: bool) -> Case:
+def _compressed(
+    format: str, bits: int, group: int | None, symmetric: bool, *, zeros_in_bytes: bool = False
+) -> Case:
     settings = _scheme(
         format, format == "int-quantized", num_bits=bits, type="int", symmetric=symmetric,
         strategy="group" if group else "channel", group_size=group,
@@ -85,7 +87,10 @@ def _compressed(format: str, bits: int, group: int | None, symmetric: bool) -> C
     def pack(weight: torch.Tensor, to_grouped: Round) -> tuple[Tensors, torch.Tensor]:
         grouped = to_grouped(weight, bits, group, symmetric=symmetric)
         write = compressed.pack if format == "pack-quantized" else compressed.pack_bytes
-        return write(grouped, symmetric=symmetric), grouped.dequantized()
+        tensors = write(grouped, symmetric=symmetric)
+        if zeros_in_bytes:
+            tensors[compressed.ZERO_POINT] = (grouped.zeros.int() - (1 << (bits - 1))).to(torch.int8)
+        return tensors, grouped.dequantized()
 
     return Case(settings, pack, "int4" if bits == 4 and format == "pack-quantized" else "int8")
 
@@ -137,6 +142,7 @@ CASES = {
     "gptq of 2 bits": _gptq(2, group=32),
     "packed int4": _compressed("pack-quantized", 4, 64, True),
     "packed int4 with zeros": _compressed("pack-quantized", 4, 32, False),
+    "packed int4 with zeros in bytes": _compressed("pack-quantized", 4, 32, False, zeros_in_bytes=True),
     "packed int4 rows": _compressed("pack-quantized", 4, None, True),
     "packed int8": _compressed("pack-quantized", 8, 64, True),
     "packed int8 rows with zeros": _compressed("pack-quantized", 8, None, False),

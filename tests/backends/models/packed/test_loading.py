@@ -225,3 +225,16 @@ def test_a_packed_head_is_a_linear_like_others(
     caplog.set_level(logging.INFO, "backends.models.loader")
     load(folder, "auto")
     assert "13 linears in int4" in caplog.messages[0]
+
+
+@pytest.mark.parametrize("case", ["packed int4", "packed int8"])
+@pytest.mark.filterwarnings("ignore")  # of theirs
+def test_transformers_reads_the_same(case: str, folders: Written) -> None:
+    from transformers import AutoModelForCausalLM
+
+    theirs = AutoModelForCausalLM.from_pretrained(
+        folders.packed, dtype=torch.float32, attn_implementation="eager"
+    )
+    with torch.inference_mode():
+        expected = theirs(IDS[None]).logits[0]
+    torch.testing.assert_close(logits(folders.packed), expected, rtol=1e-4, atol=1e-4)

@@ -72,6 +72,13 @@ def test_one_scale_for_all() -> None:
     assert compressed.unpack_bytes(tensors).dequantized().tolist() == [[-2, 0.5], [0, -0.5]]
 
 
+def test_zero_points_may_be_bytes(drawn: Callable[..., Grouped]) -> None:
+    weight = drawn(4)
+    packed = compressed.pack(weight, symmetric=False)
+    packed[compressed.ZERO_POINT] = (weight.zeros.int() - 8).to(torch.int8)
+    assert torch.equal(compressed.unpack(packed, 4).dequantized(), weight.dequantized())
+
+
 def test_columns_may_say_their_group(drawn: Callable[..., Grouped]) -> None:
     plain = drawn(4)
     weight = Grouped(4, plain.integers, plain.scales, plain.zeros, torch.randperm(96) // 32)
