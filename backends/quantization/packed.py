@@ -47,7 +47,7 @@ class Packed:
         return int(self.values.shape[1]) * (2 if self.has_four_bits else 1)
 
     @property
-    def bytes(self) -> int:
+    def nbytes(self) -> int:
         """What a product reads of it."""
         tables = (self.values, self.scales, self.zeros, self.minima)
         return sum(table.nbytes for table in tables if table is not None)

@@ -1,10 +1,7 @@
-"""The products compile for the GPUs that they are meant for, within what these have of shared memory; no GPU is needed.
-
-Integers and addresses are told to be multiples of 16, as they are when a model runs: the compiler then loads ahead,
-which is what takes the memory.
-"""
+"""The products compile for the GPUs that they are meant for, on their matrix units and within their shared memory."""
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,12 +12,14 @@ from backends.quantization.packed import FLOAT8, Packed
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="triton is installed on Linux only")
 
-SHARED_MEMORY = {80: 166_912, 90: 232_448, 100: 232_448}  # bytes that one program may have
+CAPABILITIES = [80, 90, 100]
+FLOAT8_SINCE = 89
 CHANNELS, COLUMNS = 4096, 4096
 BF16, F16, F32, I8, U8 = torch.bfloat16, torch.float16, torch.float32, torch.int8, torch.uint8
-Case = tuple[torch.dtype, torch.dtype, int, bool, bool]
 POINTERS = {BF16: "*bf16", F16: "*fp16", F32: "*fp32", I8: "*i8", U8: "*u8", FLOAT8: "*u8"}
+Compile = Callable[..., Any]
 # inputs, values of the weights, group, whether there are zeros, and minima
+Case = tuple[torch.dtype, torch.dtype, int, bool, bool]
 CASES: list[Case] = [
     (BF16, U8, 128, True, False),
     (F16, U8, 32, False, True),
@@ -39,71 +38,37 @@ MORE: list[Case] = [
 ]
 
 
-def compiled(
-    kernel: Any, capability: int, pointers: dict[str, str], constants: dict[str, Any], **options: Any
-) -> Any:
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    names = kernel.arg_names
-    signature = {name: "constexpr" if name in constants else pointers.get(name, "i32") for name in names}
-    aligned = {
-        (place,): [["tt.divisibility", 16]]
-        for place, name in enumerate(names)
-        if name not in constants and name not in ("rows", "count")
-    }
-    source = ASTSource(kernel, signature, constants, aligned)
-    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-
-
-def product(
-    capability: int,
-    rows: int,
-    inputs: torch.dtype,
-    values: torch.dtype,
-    group: int,
-    zeros: bool,
-    minima: bool,
-) -> Any:
+def check(compile_for: Compile, capability: int, rows: int, case: Case) -> None:
     from backends.kernels.triton_products import constants, launch, multiply
 
-    groups, width = COLUMNS // group, COLUMNS // 2 if values == U8 else COLUMNS
-    table = torch.empty(groups, CHANNELS, dtype=F16, device="meta")
-    weight = Packed(
+    inputs, values, group, zeros, minima = case
+    if inputs == FLOAT8 and capability < FLOAT8_SINCE:
+        pytest.skip("products of float8 need sm89; older GPUs multiply inputs of 16 bits by them")
+    weight = _weight(values, group, zeros, minima)
+    tiles = tiling(rows, CHANNELS, COLUMNS, group, inputs.itemsize)
+    fixed = constants(tiles, weight, inputs)
+    whole = BF16 if inputs.itemsize == 1 else inputs
+    sums = "*i32" if fixed["EXACT"] else "*fp32"
+    types = {"x": POINTERS[inputs], "values": POINTERS[values], "scales": "*fp16", "minima": "*fp16"}
+    types |= {"zeros": "*u8" if values == U8 else "*i8", "row_scales": "*fp32", "bias": POINTERS[whole]}
+    types["out"] = sums if tiles.parallel else POINTERS[whole]
+    present = {"zeros": zeros, "minima": minima, "row_scales": inputs.itemsize == 1}
+    absent = {name: None for name, given in present.items() if not given}
+    kernel = compile_for(capability, multiply, types, fixed | absent, launch(tiles))
+    assert inputs == F32 or "mma" in kernel.asm["ptx"]
+
+
+def _weight(values: torch.dtype, group: int, zeros: bool, minima: bool) -> Packed:
+    """Of no memory: only types and sizes count."""
+    width = COLUMNS // 2 if values == U8 else COLUMNS
+    table = torch.empty(COLUMNS // group, CHANNELS, dtype=F16, device="meta")
+    return Packed(
         torch.empty(CHANNELS, width, dtype=values, device="meta"),
         table,
         group,
         table if zeros else None,
         table if minima else None,
     )
-    tiles = tiling(rows, CHANNELS, COLUMNS, group, inputs.itemsize)
-    fixed = constants(tiles, weight, inputs)
-    whole = BF16 if inputs.itemsize == 1 else inputs
-    sums = "*i32" if fixed["EXACT"] else "*fp32"
-    pointers = {
-        "x": POINTERS[inputs],
-        "values": POINTERS[values],
-        "scales": "*fp16",
-        "zeros": "*u8" if values == U8 else "*i8",
-        "minima": "*fp16",
-        "row_scales": "*fp32",
-        "bias": POINTERS[whole],
-        "out": sums if tiles.parallel else POINTERS[whole],
-    }
-    present = {"zeros": zeros, "minima": minima, "row_scales": inputs.itemsize == 1}
-    absent = {name: None for name, given in present.items() if not given}
-    return compiled(multiply, capability, pointers, fixed | absent, **launch(tiles))
-
-
-def check(capability: int, rows: int, case: Case) -> None:
-    if case[0] == FLOAT8 and capability < 89:
-        pytest.skip("products of float8 need sm89; older GPUs multiply inputs of 16 bits by them")
-    kernel = product(capability, rows, *case)
-    assert kernel.asm["cubin"]
-    assert kernel.metadata.shared <= SHARED_MEMORY[capability]
-    if case[0] != F32:
-        assert "mma" in kernel.asm["ptx"], "on the matrix units"
 
 
 @pytest.mark.parametrize(
@@ -118,28 +83,29 @@ def check(capability: int, rows: int, case: Case) -> None:
     ],
     ids=str,
 )
-def test_products_of_few_rows(capability: int, case: Case) -> None:
-    check(capability, 4, case)
+def test_products_of_few_rows(compile_for: Compile, capability: int, case: Case) -> None:
+    check(compile_for, capability, 4, case)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [4, 32, 4096])
-@pytest.mark.parametrize("capability", SHARED_MEMORY)
+@pytest.mark.parametrize("capability", CAPABILITIES)
 @pytest.mark.parametrize("case", CASES + MORE, ids=str)
-def test_products_of_any_number_of_rows(capability: int, rows: int, case: Case) -> None:
-    check(capability, rows, case)
+def test_products_of_any_number_of_rows(compile_for: Compile, capability: int, rows: int, case: Case) -> None:
+    check(compile_for, capability, rows, case)
 
 
-@pytest.mark.parametrize("capability", SHARED_MEMORY)
-def test_what_surrounds_them(capability: int) -> None:
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_what_surrounds_them(compile_for: Compile, capability: int) -> None:
     from backends.kernels.triton_products import finish
     from backends.kernels.triton_rounding import quantize
     from backends.kernels.triton_types import OPTIONS
 
-    pointers = {"pieces": "*i32", "row_scales": "*fp32", "scales": "*fp16", "bias": "*bf16", "out": "*bf16"}
-    assert compiled(finish, capability, pointers, {"SPLITS": 8, "WIDTH": 1024}, **OPTIONS).asm["cubin"]
+    types = {"pieces": "*i32", "row_scales": "*fp32", "scales": "*fp16", "bias": "*bf16", "out": "*bf16"}
+    compile_for(capability, finish, types, {"SPLITS": 8, "WIDTH": 1024}, OPTIONS)
     for dtype, most in ((I8, 127.0), (FLOAT8, 448.0)):
-        if dtype == I8 or capability >= 89:
-            pointers = {"x": "*bf16", "values": "*i8" if dtype == I8 else "*fp8e4nv", "scales": "*fp32"}
-            constants = {"MOST": most, "WIDTH": 1024, "WHOLE": dtype == I8}
-            assert compiled(quantize, capability, pointers, constants, **OPTIONS).asm["cubin"]
+        if dtype == I8 or capability >= FLOAT8_SINCE:
+            types = {"x": "*bf16", "values": "*i8" if dtype == I8 else "*fp8e4nv", "scales": "*fp32"}
+            compile_for(
+                capability, quantize, types, {"MOST": most, "WIDTH": 1024, "WHOLE": dtype == I8}, OPTIONS
+            )

@@ -110,7 +110,7 @@ def test_four_bits_of_a_cpu_become_the_groups_and_zeros_that_they_came_from(
 ) -> None:
     weight = grouped(4, group, symmetric=symmetric, act_order=True)
     direct, through = from_grouped(weight), from_four_bits(exact(weight))
-    assert through.minima is None and through.bytes == direct.bytes and through.group == group
+    assert through.minima is None and through.nbytes == direct.nbytes and through.group == group
     assert torch.equal(in_file_order(through), weight.dequantized())
 
 
@@ -150,6 +150,6 @@ def test_whole_weights_are_rounded_to_the_nearest_of_their_channel() -> None:
 
 def test_it_counts_its_bytes_and_moves_as_one() -> None:
     packed = from_grouped(grouped(4, 64, act_order=True))
-    assert packed.bytes == CHANNELS * COLUMNS // 2 + CHANNELS * 4 * (2 + 1)
+    assert packed.nbytes == CHANNELS * COLUMNS // 2 + CHANNELS * 4 * (2 + 1)
     moved = packed.to("meta")
     assert moved.values.is_meta and moved.order is not None and moved.order.is_meta and moved.minima is None
