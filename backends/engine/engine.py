@@ -254,10 +254,10 @@ class Engine:
             follower.constraint = constraint.copy()
 
     def _fail(self, scheduled: list[Scheduled], error: Exception) -> Told:
-        """End all that were in a failed step. What it wrote is unknown, so their own blocks are not cached."""
+        """End all that run in a failed step. What it wrote is unknown, so their own blocks are not cached."""
         now = self._clock()
         message = f"a step failed with {type(error).__name__}, see the engine's log"
-        return [self._end(sequence, "error", now, message) for sequence, _ in scheduled]
+        return [self._end(sequence, "error", now, message) for sequence, _ in scheduled if sequence.running]
 
     def _emit(self, scheduled: list[Scheduled], brought: list[Outcome]) -> Told:
         now = self._clock()

@@ -8,6 +8,7 @@ import pytest
 from backends.wire import Grammar
 
 Make = Callable[..., Any]
+VOCABULARY_END = 10**6  # no token
 
 
 def test_answers_are_the_same_and_all_steps_but_the_first_are_ahead(rig: Make, expected: Make) -> None:
@@ -82,6 +83,19 @@ def test_a_failure_ahead_ends_those_who_are_in_it_and_not_the_engine(rig: Make, 
     ours.run()
     assert answer.finish == "error"
     assert ours.ask([1, 2], 8).ids == expected([1, 2], 8).ids
+
+
+def test_a_step_too_many_may_fail(rig: Make, expected: Make) -> None:
+    """It has a row of a sequence that has ended well; the other one is in it by right."""
+    ours = rig(overlap=True)
+    first = ours.submit([1, 2], 30, stop_token_ids=(expected([1, 2], 4).ids[3],))
+    other = ours.submit([5, 5, 5], 30)
+    while first.finish is None:
+        ours.step()
+    ours.runner.answers.append([[VOCABULARY_END], [VOCABULARY_END]])
+    ours.run()
+    assert first.finish == "stop"
+    assert other.finish == "error" and other.ids == expected([5, 5, 5], 30).ids[: len(other.ids)]
 
 
 def test_without_a_device_that_works_by_itself_steps_stay_in_line(rig: Make) -> None:
