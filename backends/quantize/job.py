@@ -117,7 +117,9 @@ def _whole(source: Path) -> Checkpoint:
 def _check_shapes(checkpoint: Checkpoint, config: DecoderConfig, scheme: Scheme, order: Order) -> None:
     """All blocks are alike, so the first tells before hours of work. Raises JobError."""
     group = order.settings.group
-    for each in Subject(checkpoint, config, f"{BLOCKS}0", scheme, torch.device("cpu")).linears:
+    first = Subject(checkpoint, config, f"{BLOCKS}0", scheme, torch.device("cpu"))
+    _refuse_unknown(checkpoint, {name.removeprefix(f"{BLOCKS}0.") for name in first.read})
+    for each in first.linears:
         columns = each.columns
         if group and columns % group:
             fits = [width for width in (128, 64, 32) if columns % width == 0]
@@ -126,6 +128,15 @@ def _check_shapes(checkpoint: Checkpoint, config: DecoderConfig, scheme: Scheme,
                 f"--group: {group} does not divide the {columns} columns of {each.names[0]}; {other}"
             )
         each.check_packing()
+
+
+def _refuse_unknown(checkpoint: Checkpoint, known: set[str]) -> None:
+    """`known`: names of tensors within a block. Raises JobError for one that would be left out."""
+    for name in sorted(checkpoint.names()):
+        within = name.removeprefix(BLOCKS).partition(".")[2]
+        # Old checkpoints hold the frequencies of the rope.
+        if name.startswith(BLOCKS) and within not in known and not name.endswith(".rotary_emb.inv_freq"):
+            raise JobError(f"{name}: the checkpoint has it, the architecture does not")
 
 
 def _enter(work: Path, order: Order) -> None:

@@ -38,6 +38,11 @@ class Subject:
         output.before = _Rows(qkv, slice(queries + keys, queries + 2 * keys), heads)
         down.before = _Rows(gate_up, slice(width, 2 * width), (1, 1, width))
 
+    @property
+    def read(self) -> frozenset[str]:
+        """The names of the source's tensors that the block consists of."""
+        return frozenset(self._source.used)
+
     def tensors(self) -> dict[str, torch.Tensor]:
         """By Hugging Face's names. Raises ValueError for numbers that the type of storage does not hold."""
         return {
@@ -175,6 +180,7 @@ class _Source:
     linears: list[Pending] = field(default_factory=list)
     outer_norms: list[str] = field(default_factory=list)  # before attention, and before the MLP
     norms_by_name: dict[str, torch.Tensor] = field(default_factory=dict)  # what each multiplies by
+    used: set[str] = field(default_factory=set)
 
     def norm(self, name: str, width: int) -> torch.Tensor:
         self.outer_norms.append(name)
@@ -203,6 +209,7 @@ class _Source:
         return self.norms_by_name[name]
 
     def _load(self, name: str, *shape: int) -> torch.Tensor:
+        self.used.add(name)
         found = self.checkpoint.stored(name).shape
         if found != shape:
             raise ValueError(f"{name}: has shape {found}, config.json says {shape}")

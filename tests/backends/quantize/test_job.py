@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from backends.models.checkpoint import CheckpointError
 from backends.quantize.job import JobError, Order, quantize
@@ -223,6 +225,18 @@ def test_what_cannot_be_quantised_is_said_before_anything_is_done(
     with pytest.raises(CheckpointError, match=r"config\.json"):
         run(replace(made, source=tmp_path / "broken"))
     assert not list(tmp_path.glob(".*"))
+
+
+def test_what_would_be_left_out_is_refused(qwen: Path, tmp_path: Path) -> None:
+    strange = tmp_path / "strange"
+    shutil.copytree(qwen, strange)
+    tensors = load_file(strange / "model.safetensors")
+    tensors["model.layers.1.self_attn.rotary_emb.inv_freq"] = torch.ones(4)  # is computed anyway
+    save_file(tensors, strange / "model.safetensors")
+    run(order(strange, tmp_path / "made", **METHODS["rtn 4"]))
+    save_file(tensors | {"model.layers.1.mlp.gate.bias": torch.ones(4)}, strange / "model.safetensors")
+    with pytest.raises(JobError, match=r"^model\.layers\.1\.mlp\.gate\.bias: the checkpoint has it"):
+        run(order(strange, tmp_path / "other", **METHODS["rtn 4"]))
 
 
 def test_a_quantised_model_is_no_source(qwen: Path, tmp_path: Path) -> None:
