@@ -1,7 +1,8 @@
-"""The kernels for CPUs: numba between the matrix products, torch's flash attention for the longest spans.
+"""The kernels for CPUs: numba between the matrix products.
 
-Single tokens run all at once, chunks in kernels of their own, both over the cache where it lies. From some length on
-a span is worth a copy of its keys and values, as torch's blocked kernel then is faster per product.
+Attention runs over the cache where it lies, and its answer for a token is the same to the last bit in any batch and
+however a prompt is cut, see `softmax`. With instructions for products of bfloat16, torch's blocked kernel is so much
+faster that long spans are worth a copy of their keys and values; they are longer than any draft.
 """
 
 from dataclasses import dataclass
@@ -12,32 +13,31 @@ import torch
 from numpy.typing import NDArray
 
 from backends.instructions import cpu_has_bfloat16
-from backends.kernels import chunks, draws, loops
+from backends.kernels import draws, loops
 from backends.kernels import signals as sureness
+from backends.kernels.attention import FEW, Plan, attend
 from backends.kernels.layout import PLAIN, KVCache, Layout, Scheme
 from backends.kernels.reference import Kernels
 
 Array = NDArray[Any]
 Part = tuple[torch.Tensor, torch.Tensor]  # attention over some of the keys, and its log-sum-exp
 
-CHUNK = 4  # tokens of a span from which on the kernel for chunks is the faster one
-COPIED = 128  # and from which on torch's is, copies included
-COPIED_BFLOAT16 = 16  # likewise, with instructions for products of bfloat16
+COPIED = 32  # tokens of a span from which on torch's kernel is the faster one, with instructions for bfloat16
+ENDLESS = 2**62  # a window that hides nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Which tokens of a batch run one by one, which spans as chunks, and which over a copy of what they see."""
+    """Which spans of a batch run where they lie, and which over a copy of what they see."""
 
-    single: Array
-    chunks: chunks.Plan
+    plan: Plan
     copied: list[int]
 
 
 class Cpu(Kernels):
     """As Kernels; float32 and bfloat16."""
 
-    kinds = (1, CHUNK)
+    kinds = (1, FEW + 1)
 
     def __init__(
         self, cache: KVCache, cos: torch.Tensor, sin: torch.Tensor, heads: int, scheme: Scheme = PLAIN
@@ -45,8 +45,7 @@ class Cpu(Kernels):
         super().__init__(cache, cos, sin, heads, scheme)
         self._cache = _array(cache.keys), _array(cache.values)
         self._rope = cos.numpy(), sin.numpy()
-        fast = cache.keys.dtype == torch.bfloat16 and cpu_has_bfloat16()
-        self._copied = COPIED_BFLOAT16 if fast else COPIED
+        self._copies = cache.keys.dtype == torch.bfloat16 and cpu_has_bfloat16() and self.soft_cap is None
 
     def add_norm(
         self, residual: torch.Tensor, update: torch.Tensor, weight: torch.Tensor, eps: float
@@ -69,15 +68,10 @@ class Cpu(Kernels):
         out = qkv.new_empty(len(qkv), self.heads * self.head_dim)
         rule = self.rules[layer]
         shares = self._shares(layout, windowed=rule.window is not None)
-        window = loops.ENDLESS if rule.window is None else rule.window
-        scale, cap = np.float32(self.scale), np.float32(self.soft_cap or 0)
-        projections, result = _array(qkv), _array(out)
-        loops.attention(
+        projections, plan = _array(qkv), shares.plan
+        loops.rotate_store(
             layer,
             loops.UNROTATED if rule.angles is None else rule.angles,
-            window,
-            scale,
-            cap,
             projections,
             *self._rope,
             *self._cache,
@@ -85,14 +79,19 @@ class Cpu(Kernels):
             layout.angles,
             layout.rows,
             layout.tables,
-            shares.single,
-            result,
         )
-        plan = shares.chunks
-        if len(plan.pieces):
-            chunks.attend(
-                layer, window, scale, cap, projections, *self._cache, layout.tables, plan.pieces, plan.groups, result
-            )  # fmt: skip
+        attend(
+            layer,
+            ENDLESS if rule.window is None else rule.window,
+            np.float32(self.scale),
+            np.float32(self.soft_cap or 0),
+            projections,
+            *self._cache,
+            layout.tables,
+            plan.pieces,
+            plan.groups,
+            _array(out),
+        )
         for index in shares.copied:
             tokens = layout.tokens(index)
             q = qkv[tokens, : self.heads * self.head_dim].view(-1, self.heads, self.head_dim)
@@ -105,16 +104,14 @@ class Cpu(Kernels):
         What hides more than the future costs torch's kernel more than it saves.
         """
         if windowed not in layout.plans:
-            copied = np.inf if windowed or self.soft_cap is not None else self._copied
-            counts = layout.counts
+            least = COPIED if self._copies and not windowed else np.inf
             spans = [
                 (row, int(layout.firsts[row]), layout.spans[row])
-                for row in np.flatnonzero((counts >= CHUNK) & (counts < copied)).tolist()
+                for row in np.flatnonzero(layout.counts < least).tolist()
             ]
             layout.plans[windowed] = Shares(
-                single=np.flatnonzero(counts[layout.rows] < CHUNK).astype(np.int32),
-                chunks=chunks.Plan.of(spans, self.heads, self.kv_heads),
-                copied=np.flatnonzero(counts >= copied).tolist(),
+                plan=Plan.of(spans, self.heads, self.kv_heads),
+                copied=np.flatnonzero(layout.counts >= least).tolist(),
             )
         shares: Shares = layout.plans[windowed]
         return shares

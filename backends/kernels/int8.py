@@ -10,7 +10,6 @@ and what one loud column would take from the precision of all others is spread o
 Packed weights int8 [channels / 64, columns / 4, 64, 4]: four columns of 64 channels lie together, four registers.
 """
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from backends.kernels.numeric import narrow, widen
-from backends.kernels.team import jit, share
+from backends.kernels.team import exactly, jit, share
 
 Array = NDArray[Any]
 
@@ -88,7 +87,7 @@ def _rotate_row(row: int, rows: Array) -> None:
     _rotate(rows[row])
 
 
-@partial(jit, fastmath=frozenset())
+@exactly
 def _rotate(values: Array) -> None:
     """The Walsh-Hadamard transform over columns that are a part of the row apart: runs of neighbours, not single
     values, are added and subtracted, which vectorises. The row has `mixed` parts, a power of two."""
@@ -149,7 +148,7 @@ def _finish_row(
         finish_tile(row, sums, row, first, first, scales, offsets, channel, bias, out)
 
 
-@partial(jit, fastmath=frozenset())  # the same roundings wherever it is compiled into
+@exactly
 def finish_tile(
     row: int,
     sums: Array,

@@ -52,6 +52,11 @@ def jit(function: F, fastmath: frozenset[str] = SUMS_IN_ANY_ORDER) -> F:
     return compiled
 
 
+def exactly(function: F) -> F:
+    """`jit` for what rounds as it is written, whatever it is compiled into and with: the same bits everywhere."""
+    return jit(function, frozenset())
+
+
 def alone(work: int, data: int, threads: int, flags: int) -> None:
     """The stand-in for GOMP_parallel: the whole loop on the calling thread."""
     _Work(work)(data)

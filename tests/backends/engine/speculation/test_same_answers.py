@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,17 @@ from backends.engine.engine import Engine
 from backends.engine.grammar import GrammarCompiler
 from backends.engine.runner import ModelRunner, load_runner
 from backends.engine.sequence import Sequence
-from backends.engine.speculation.drafter import Drafter, Wish
+from backends.engine.speculation.drafter import Drafter, Reading, Wish
 from backends.engine.speculation.model_drafter import ModelDrafter
 from backends.engine.speculation.ngram import NgramDrafter
+from backends.instructions import cpu_has_avx2
 from backends.wire import (
     DraftMethod,
     EngineConfig,
     FinishReason,
     Grammar,
     Output,
+    Quantization,
     Sampling,
     Score,
     Signal,
@@ -55,14 +58,14 @@ SAMPLINGS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+@dataclass
 class Answer:
-    def __init__(self) -> None:
-        self.ids: list[int] = []
-        self.scores: list[Score] = []
-        self.signals: list[Signal] = []
-        self.prompt: list[Score] = []
-        self.finish: FinishReason | None = None
-        self.trim = 0
+    ids: list[int] = field(default_factory=list)
+    scores: list[Score] = field(default_factory=list)
+    signals: list[Signal] = field(default_factory=list)
+    prompt: list[Score] = field(default_factory=list)
+    finish: FinishReason | None = None
+    trim: int = 0
 
     def take(self, output: Output) -> None:
         self.ids += output.ids
@@ -86,8 +89,8 @@ class Replay:
     def lag(self, sequence: Sequence, cache: BlockCache) -> int:
         return 0
 
-    def prepare(self, wishes: list[Wish], cache: BlockCache, *, idle: bool) -> None:
-        pass
+    def prepare(self, wishes: list[Wish], cache: BlockCache, *, idle: bool) -> Reading | None:
+        return None
 
     def propose(self, wishes: list[Wish], cache: BlockCache) -> list[list[int]]:
         return [self._draft(*wish) for wish in wishes]
@@ -102,18 +105,29 @@ class Replay:
 
 
 @pytest.fixture(scope="module")
-def runners(
+def load(
     write_gguf: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[list[ModelRunner]]:
-    """Two of the same model, each with a cache of its own."""
+) -> Iterator[Callable[[Quantization], ModelRunner]]:
+    """Runners of the same model, its weights in one format or another, each with a cache of its own."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     path = write_gguf(tmp_path_factory.mktemp("gguf") / "model.gguf", "llama", "F32")
-    config = EngineConfig(
-        name="e", model=str(path), address="", events="", vocabulary="", dtype="float32", kv_blocks=64
-    )
-    yield [load_runner(config, SIZE)[0] for _ in range(2)]
+
+    def load(quantization: Quantization) -> ModelRunner:
+        config = EngineConfig(
+            name="e", model=str(path), address="", events="", vocabulary="", dtype="float32", kv_blocks=64,
+            quantization=quantization,
+        )  # fmt: skip
+        return load_runner(config, SIZE)[0]
+
+    yield load
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def runners(load: Callable[[Quantization], ModelRunner]) -> list[ModelRunner]:
+    """Two of them."""
+    return [load("none") for _ in range(2)]
 
 
 @pytest.fixture
@@ -123,6 +137,10 @@ def runner(runners: list[ModelRunner]) -> ModelRunner:
 
 @pytest.fixture
 def engine(runner: ModelRunner) -> Callable[..., Engine]:
+    return engines(runner)
+
+
+def engines(runner: ModelRunner) -> Callable[..., Engine]:
     vocabulary, eos = Vocabulary(DATA, {EOS: "<end>"}), frozenset({EOS})
     compiler = GrammarCompiler(vocabulary, eos, SIZE)
 
@@ -190,6 +208,32 @@ def test_nothing_that_is_told_changes(engine: Callable[..., Engine], runners: li
             load = drafting.load()
             assert load.drafts > 8
             assert (load.preemptions > 0) == (blocks == 11)
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_on_weights_of_integers_not_a_bit_changes(
+    load: Callable[[Quantization], ModelRunner], quantization: Quantization
+) -> None:
+    """Neither by drafts, nor by company, chunks, a prefix in the cache or being preempted: scores and signals too.
+
+    Rounding to integers makes much of any difference, however small.
+    """
+    if quantization == "int4" and not cpu_has_avx2():
+        pytest.skip("this CPU has no kernel for int4")
+    engine = engines(load(quantization))
+    alone: Answers = {}
+    for number, sampling in enumerate(SAMPLINGS):
+        one = engine()
+        submit(one, str(number), **sampling)
+        alone |= run(one)
+    ways: list[tuple[tuple[Drafter, ...], dict[str, Any]]] = [
+        ((), {}),
+        ((Replay(alone),), {}),
+        ((NgramDrafter(), Replay(alone)), {"kv_blocks": 11}),
+        ((Replay(alone),), {"token_budget": 7}),
+    ]
+    for drafters, fields in ways:
+        assert ask_all(engine(*drafters, **fields)) == alone, fields
 
 
 def test_a_model_that_drafts_for_itself_is_always_right(

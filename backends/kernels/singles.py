@@ -1,0 +1,139 @@
+"""Attention of few queries over some keys of the paged cache: those of a token that is generated, and of a draft.
+
+As `chunks`, with the same sums in the same order; but where queries do not fill the registers, keys do. Some keys at a
+time are turned on their side for that, so that a lane has one of them.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backends.kernels.numeric import exp, largest, widen
+from backends.kernels.softmax import EIGHTH, NOTHING, TILE, capped, total_of
+from backends.kernels.team import exactly, jit
+from backends.kernels.vectors import STEP, copy, multiply, turn
+
+Array = NDArray[Any]
+
+_TURNED = 2 * STEP  # keys that are turned at a time: a part of TILE
+_ZERO = np.float32(0)
+
+
+@exactly
+def scaled(qkv: Array, token: int, count: int, head: int, group: int, size: int, scale: Any) -> Any:
+    """The scaled queries of `count` tokens [queries, size], query head g of the group for token t in row
+    t · group + g."""
+    queries = np.empty((count * group, size), np.float32)
+    for t in range(count):
+        for g in range(group):
+            for i in range(size):
+                queries[t * group + g, i] = widen(qkv[token + t, (head * group + g) * size + i]) * scale
+    return queries
+
+
+@jit
+def attend(
+    layer: int,
+    window: int,
+    cap: Any,
+    queries: Array,
+    keys: Array,
+    values: Array,
+    table: Array,
+    head: int,
+    position: int,
+    group: int,
+    begin: int,
+    end: int,
+    top: Array,
+    total: Array,
+    mean: Array,
+) -> None:
+    """As `chunks.attend`, for `queries` as `scaled` has them, whose size is a multiple of STEP."""
+    count, size = queries.shape
+    offsets = np.empty(TILE, np.int64)
+    key, value = np.empty((size, _TURNED), np.float32), np.empty((TILE, size), np.float32)
+    scores = np.empty((count, TILE), np.float32)
+    top[:], total[:], mean[:] = NOTHING, _ZERO, _ZERO
+    for start in range(begin, end, TILE):
+        many = min(TILE, end - start)
+        _locate(keys, layer, table, start, many, head, offsets)
+        scores[:] = _ZERO
+        for j in range(0, many, _TURNED):
+            turn(keys, offsets, j, size, key, 0)
+            turn(keys, offsets, j + STEP, size, key, STEP)
+            multiply(queries, size, 1, key, size, scores, j, count)
+        if cap > 0:
+            _cap(scores, cap)
+        ragged = start + TILE > position + 1 or start < position + (count - 1) // group + 1 - window
+        if ragged:
+            _hide(scores, start, position, group, window, NOTHING)
+        _exponentials(scores, top, total, mean)
+        if ragged:
+            _hide(scores, start, position, group, window, _ZERO)
+        _add_up(scores, total)
+        for j in range(many):
+            copy(values, offsets[j], size, value, j)
+        multiply(scores, TILE, 1, value, many, mean, 0, count)
+
+
+@jit
+def _locate(
+    cache: Array, layer: int, table: Array, start: int, count: int, head: int, offsets: Array
+) -> None:
+    """How far into the cache each of `count` positions from `start` on is; that of the last one to the tile's end."""
+    blocks, block_size, kv_heads, size = cache.shape[1:]
+    done = 0
+    while done < count:
+        block, offset = table[(start + done) // block_size], (start + done) % block_size
+        run = min(block_size - offset, count - done)
+        first = (((layer * blocks + block) * block_size + offset) * kv_heads + head) * size
+        for j in range(run):
+            offsets[done + j] = first + j * kv_heads * size
+        done += run
+    offsets[count:] = offsets[count - 1]
+
+
+@exactly
+def _cap(scores: Array, cap: Any) -> None:
+    for m in range(len(scores)):
+        for j in range(TILE):
+            scores[m, j] = capped(scores[m, j], cap)
+
+
+@exactly
+def _hide(scores: Array, start: int, position: int, group: int, window: int, value: Any) -> None:
+    """Write `value` where a query does not see the key: after its token, or before its window."""
+    for m in range(len(scores)):
+        last = position + m // group - start
+        for j in range(TILE):
+            if j > last or last - j >= window:
+                scores[m, j] = value
+
+
+@exactly
+def _exponentials(scores: Array, top: Array, total: Array, mean: Array) -> None:
+    """As in `chunks`."""
+    for m in range(len(scores)):
+        row, best = scores[m], max(top[m], largest(scores, m, TILE))
+        for j in range(TILE):
+            row[j] = exp(row[j] - best)
+        before = exp(top[m] - best)
+        top[m] = best
+        total[m] *= before
+        own = mean[m]
+        for i in range(len(own)):
+            own[i] *= before
+
+
+@exactly
+def _add_up(scores: Array, total: Array) -> None:
+    """As in `chunks`."""
+    parts = np.empty((EIGHTH, 1), np.float32)
+    for m in range(len(scores)):
+        parts[:] = _ZERO
+        for j in range(0, TILE, EIGHTH):
+            for part in range(EIGHTH):
+                parts[part, 0] += scores[m, j + part]
+        total[m] += total_of(parts, 0)
