@@ -92,7 +92,7 @@ class Engine:
         )
         self._model = CostModel()
         self._scheduler = Scheduler(self._cache, config, self._model)
-        self._speculator = Speculator(config.speculation, drafters, self._model, self._cache)
+        self._speculator = Speculator(config.speculation, drafters, self._model, self._cache, timer)
         self._overlap = Overlap(None if drafters else follow, self._cache)
         self._compiling = Compiling(compile or _without_grammars)
         self._refusals: list[tuple[bytes, Refused]] = []

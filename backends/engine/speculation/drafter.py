@@ -7,6 +7,7 @@ from backends.engine.sequence import Sequence
 from backends.wire import DraftMethod
 
 Wish = tuple[Sequence, int]  # and how many tokens are wanted of what follows: at least one
+Reading = tuple[Sequence, int]  # and how many of its tokens were run before anything could be drafted
 
 
 class Drafter(Protocol):
@@ -16,10 +17,10 @@ class Drafter(Protocol):
     def method(self) -> DraftMethod: ...
 
     def lag(self, sequence: Sequence, cache: BlockCache) -> int:
-        """How many of the sequence's tokens it would have to run before it can draft."""
+        """How many of the sequence's tokens it would have to run in `prepare` before it can draft."""
         ...
 
-    def prepare(self, wishes: list[Wish], cache: BlockCache, *, idle: bool) -> None:
+    def prepare(self, wishes: list[Wish], cache: BlockCache, *, idle: bool) -> Reading | None:
         """Before `propose` is called for some of the wishes: do what is no part of what a draft costs.
 
         `idle`: nobody waits for a first token. Room in `cache` for the tokens wanted may be given to the sequences.

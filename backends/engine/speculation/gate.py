@@ -6,10 +6,15 @@ worth it if that is more than its cost in steps without drafts.
 
 A gate begins closed, and probes. It opens where a gain is likely, goes up one rung at a time to what has not been
 tried, and closes when nothing is gained any more. A closed one drafts once in a while, less and less often, so that it
-notices when an answer becomes foreseeable. A model that drafts has to read for it what has been said since, which costs
-some hundredths of what the answer does: that is done only where it is little.
+notices when an answer becomes foreseeable.
+
+It keeps an account in steps without drafts: what drafts cost is paid from what others have saved, or from a small
+share of all steps. While there is not enough on it, nothing is tried: so an engine that drafts is never much slower
+than one that does not. A model that drafts has to read for it what has been said since, which is paid for too; an open
+gate has it read where the rest of the answer is likely to earn more than that.
 """
 
+import math
 from collections.abc import Callable
 
 from backends.wire import GateReason
@@ -19,7 +24,8 @@ PROBES = (2, 4)  # tokens of one that is to find out, in turn: two points make a
 OPEN, CLOSED = 1.05, 1.0  # expected gains from which on it opens, and below which it closes
 BETTER = 1.02  # times as much gained as now has to be expected of another number
 EVIDENCE = 4  # drafts before anything is decided
-SHORT = 128  # tokens that a drafter may have to read first where a closed gate only wants to find out
+ALLOWANCE = 0.01  # of a step that each one puts on the account, for the sake of finding out
+OPENING, MOST = 4.0, 32.0  # steps that are on the account at first, and at most
 SOONEST, LATEST = 64, 1024  # times that a closed gate is asked between two probes
 FADE, FADE_CLOSED = 0.95, 0.9  # of what is known, with each draft
 PRIOR = 1.0, 2.0  # accepted tokens and trials that a gate begins with
@@ -59,9 +65,12 @@ class Gate:
         self.tokens = 0  # that are drafted at a time; 0: it is closed
         self.reason: GateReason = "probing"
         self.gain = 1.0  # expected of what is drafted
+        self.account = OPENING  # steps
         self._most = most
         self._accepted, self._trials = PRIOR
         self._drafts = 0
+        self._unpaid: list[tuple[int, int]] = []  # drafted and accepted tokens
+        self._earned = 0.0  # steps, since it opened
         self._countdown, self._interval = 0, SOONEST
 
     @property
@@ -69,14 +78,24 @@ class Gate:
         """Of a drafted token, given those before it."""
         return self._accepted / self._trials
 
-    def ask(self, lag: int = 0) -> int:
-        """How many tokens to draft now for one more sequence, of which the drafter has yet to read `lag` tokens."""
+    def ask(self, price: Callable[[], float] = lambda: 0.0, left: float = math.inf) -> int:
+        """How many tokens to draft now for one more sequence.
+
+        `price`: steps that it takes the drafter to read what it has to read first. `left`: tokens that the answer is
+        likely to go on for.
+        """
+        self.account = min(self.account + ALLOWANCE, MOST)
         if self.tokens:
-            return self.tokens
+            return self.tokens if price() <= left * (1 - 1 / self.gain) else 0
         self._countdown -= 1
-        if lag > SHORT and self._drafts >= EVIDENCE:
+        if self._countdown > 0 or self.account < 0 or price() > self.account:
             return 0
-        return min(PROBES[self._drafts % len(PROBES)], self._most) if self._countdown <= 0 else 0
+        return min(PROBES[self._drafts % len(PROBES)], self._most)
+
+    def pay(self, steps: float) -> None:
+        """So much was read for it."""
+        self.account -= steps
+        self._earned -= steps
 
     def count(self, drafted: int, accepted: int) -> None:
         """A draft was verified. What comes after its first wrong token was never on trial."""
@@ -84,18 +103,40 @@ class Gate:
         self._accepted = fade * self._accepted + accepted
         self._trials = fade * self._trials + min(accepted + 1, drafted)
         self._drafts += 1
+        self._unpaid.append((drafted, accepted))
         if not self.tokens and self._drafts >= EVIDENCE and accepted < drafted:
-            self._countdown, self._interval = self._interval, min(2 * self._interval, LATEST)
+            self._back_off()
 
     def decide(self, cost: Cost, tried: int) -> None:
         """After drafts were counted. `tried`: the most tokens of a draft whose cost has been measured."""
+        self._settle(cost)
         if self._drafts < EVIDENCE:
             return
         reach = next((rung for rung in RUNGS if rung > tried), RUNGS[-1])
         before, self.tokens = self.tokens, choose(self.acceptance, cost, self.tokens, min(reach, self._most))
-        if self.tokens:
-            self._interval = SOONEST
-        elif before or not choose(1.0, cost, 0, self._most):
-            self._countdown = max(self._countdown, self._interval)  # even if all of the last one was accepted
+        if self.tokens and not before:
+            self._earned = 0.0
+        elif before and not self.tokens:
+            self._close()
+        elif not choose(1.0, cost, 0, self._most):  # even if all of the last one was accepted
+            self._countdown = max(self._countdown, self._interval)
         self.gain = gain(self.acceptance, self.tokens, cost)
         self.reason = "pays" if self.tokens else "unprofitable"
+
+    def _settle(self, cost: Cost) -> None:
+        """A draft saves the tokens that were accepted, and costs what the step takes longer: as far as is known no more
+        than to run its tokens one by one."""
+        for drafted, accepted in self._unpaid:
+            earned = 1 + accepted - min(cost(drafted), 1.0 + drafted)
+            self.account = min(self.account + earned, MOST)
+            self._earned += earned
+        self._unpaid.clear()
+
+    def _close(self) -> None:
+        """If it had better never been opened it waits longer for the next time."""
+        if self._earned > 0:
+            self._interval = SOONEST
+        self._back_off()
+
+    def _back_off(self) -> None:
+        self._countdown, self._interval = self._interval, min(2 * self._interval, LATEST)

@@ -13,7 +13,7 @@ import numpy as np
 from backends.engine.batch import Batch, Row, Runner
 from backends.engine.cache import BlockCache
 from backends.engine.sequence import Sequence
-from backends.engine.speculation.drafter import Wish
+from backends.engine.speculation.drafter import Reading, Wish
 from backends.wire import MAX_DRAFT, DraftMethod
 
 CATCH_UP = 64  # tokens that one step makes up for: streams feel it
@@ -43,11 +43,12 @@ class ModelDrafter:
         self._ready: dict[int, int] = {}  # how many tokens have been run, where a draft can be made
 
     def lag(self, sequence: Sequence, cache: BlockCache) -> int:
-        return len(sequence.ids) - self._known(sequence, cache)
+        lag = len(sequence.ids) - self._known(sequence, cache)
+        return lag if lag > FEW else 0
 
-    def prepare(self, wishes: list[Wish], cache: BlockCache, *, idle: bool) -> None:
+    def prepare(self, wishes: list[Wish], cache: BlockCache, *, idle: bool) -> Reading | None:
         self._ready.clear()
-        behind = None  # one sequence at a time: what it reads may be what the next one has to
+        reading = None  # one sequence at a time: what it reads may be what the next one has to
         for sequence, count in wishes:
             length = len(sequence.ids) + count
             if length > self._positions or cache.missing(sequence, length) > cache.available:
@@ -55,15 +56,20 @@ class ModelDrafter:
             cache.extend(sequence, length)
             known = self._known(sequence, cache)
             lag = len(sequence.ids) - known
-            if lag > FEW and idle and behind is None:
-                stop = known + min(lag - 1, CATCH_UP)
-                behind = Row(sequence.ids[known:stop].tolist(), known, list(sequence.blocks), None)
-                self._mark(sequence, cache, stop)
-                known, lag = stop, len(sequence.ids) - stop
+            if lag > FEW and idle and reading is None:
+                reading = sequence, self._catch_up(sequence, cache, known)
+                known += reading[1]
+                lag -= reading[1]
             if lag <= FEW:
                 self._ready[sequence.number] = known
-        if behind is not None:
-            self._run([behind])
+        return reading
+
+    def _catch_up(self, sequence: Sequence, cache: BlockCache, known: int) -> int:
+        """Run some of what follows the `known` tokens; how many."""
+        stop = min(len(sequence.ids) - 1, known + CATCH_UP)
+        self._mark(sequence, cache, stop)
+        self._run([Row(sequence.ids[known:stop].tolist(), known, list(sequence.blocks), None)])
+        return stop - known
 
     def propose(self, wishes: list[Wish], cache: BlockCache) -> list[list[int]]:
         drafting = [wish for wish in wishes if wish[0].number in self._ready]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from backends.engine.cache import BlockCache
 from backends.engine.sequence import Sequence
-from backends.engine.speculation.drafter import Wish
+from backends.engine.speculation.drafter import Reading, Wish
 from backends.kernels.team import jit
 from backends.wire import DraftMethod
 
@@ -35,8 +35,9 @@ class NgramDrafter:
     def lag(self, sequence: Sequence, cache: BlockCache) -> int:
         return 0
 
-    def prepare(self, wishes: list[Wish], cache: BlockCache, *, idle: bool) -> None:
+    def prepare(self, wishes: list[Wish], cache: BlockCache, *, idle: bool) -> Reading | None:
         """Nothing: a table learns faster than it is asked."""
+        return None
 
     def propose(self, wishes: list[Wish], cache: BlockCache) -> list[list[int]]:
         return [self._history(sequence).following(sequence.ids, count) for sequence, count in wishes]

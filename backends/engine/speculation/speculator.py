@@ -3,7 +3,7 @@
 import logging
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Several
 from contextlib import contextmanager
 from functools import partial
@@ -16,11 +16,14 @@ from backends.engine.outcome import Outcome
 from backends.engine.pace import CostModel, Work
 from backends.engine.sequence import Sequence
 from backends.engine.speculation.costs import StepCosts
-from backends.engine.speculation.drafter import Drafter, Wish
+from backends.engine.speculation.drafter import Drafter, Reading, Wish
 from backends.engine.speculation.gate import Gate
 from backends.wire import DraftMethod, GateState, Speculation
 
 STALE = 32  # steps with drafts, after which one runs without: what it costs is what all else is measured by
+READING = 0.02  # steps that it takes to read a token, before that was measured
+TYPICAL = 128.0  # tokens of an answer, before one has ended
+FRESH = 0.1  # weight of the last answer, and of the last reading, in what is expected of the next
 
 _log = logging.getLogger(__name__)
 
@@ -31,16 +34,24 @@ class Speculator:
     """A gate for each way to draft and each task. Several ways are asked in order, until one has something to say."""
 
     def __init__(
-        self, config: Speculation, drafters: Several[Drafter], model: CostModel, cache: BlockCache
+        self,
+        config: Speculation,
+        drafters: Several[Drafter],
+        model: CostModel,
+        cache: BlockCache,
+        timer: Callable[[], float],
     ) -> None:
         """`model` predicts what steps take. No draft is longer than a block: so much room every sequence has."""
         self._config = config
         self._drafters = list(drafters)
         self._model = model
         self._cache = cache
+        self._timer = timer
         self._most = min(config.max_tokens, cache.block_size)
         self._gates: defaultdict[Key, Gate] = defaultdict(lambda: Gate(self._most))
         self._costs = {drafter.method: StepCosts() for drafter in drafters}
+        self._reading: defaultdict[DraftMethod, float] = defaultdict(lambda: READING)  # steps for a token
+        self._lengths: defaultdict[str, float] = defaultdict(lambda: TYPICAL)  # of answers, by task
         self._asked: list[Sequence] = []  # those that may have a draft
         self._wishes: list[tuple[Drafter, list[Wish]]] = []  # for the next step
         self._authors: dict[int, Key] = {}  # of the drafts of the next step, by the sequence's number
@@ -65,7 +76,18 @@ class Speculator:
         idle = idle and len(decoding) == len(running)
         for drafter, wishes in self._wishes:
             with self._surviving(drafter):
-                drafter.prepare(wishes, self._cache, idle=idle)
+                began = self._timer()
+                reading = drafter.prepare(wishes, self._cache, idle=idle)
+                if reading is not None and self._config.gated:
+                    self._pay(drafter.method, reading, self._timer() - began)
+
+    def _pay(self, method: DraftMethod, reading: Reading, seconds: float) -> None:
+        """For what a drafter has read; also learn what that takes."""
+        sequence, tokens = reading
+        plain = self._model.predict(_work([sequence.computed], 0))
+        if plain and seconds > 0:
+            self._reading[method] += FRESH * (seconds / plain / tokens - self._reading[method])
+        self._gates[method, sequence.task].pay(tokens * self._reading[method])
 
     def _withdraw(self) -> None:
         """What is left of the last drafts, of sequences that were not run, or stand aside by now."""
@@ -90,11 +112,16 @@ class Speculator:
         for sequence in sequences:
             wanted = self._most
             if self._config.gated:
-                gate = self._gates[drafter.method, sequence.task]
-                wanted = gate.ask(drafter.lag(sequence, self._cache))
+                left = min(sequence.max_length - len(sequence.ids), self._lengths[sequence.task])
+                price = partial(self._price, drafter, sequence)
+                wanted = self._gates[drafter.method, sequence.task].ask(price, left)
             if wanted:
                 wishes.append((sequence, min(wanted, sequence.draftable)))
         return wishes
+
+    def _price(self, drafter: Drafter, sequence: Sequence) -> float:
+        """Steps that it takes to read what has been said since it last drafted for the sequence."""
+        return self._reading[drafter.method] * drafter.lag(sequence, self._cache)
 
     def propose(self) -> None:
         """Give a draft to those for whom one is wanted, as far as a drafter has something to say."""
@@ -149,6 +176,8 @@ class Speculator:
 
     def forget(self, sequence: Sequence) -> None:
         """It has ended."""
+        said = len(sequence.ids) - sequence.prompt_length
+        self._lengths[sequence.task] += FRESH * (said - self._lengths[sequence.task])
         for drafter in self._drafters:
             drafter.forget(sequence)
 

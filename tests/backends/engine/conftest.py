@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +17,7 @@ from backends.engine.compiling import Compile
 from backends.engine.engine import Engine
 from backends.engine.grammar import Constraint, GrammarCompiler
 from backends.engine.sequence import Sequence
-from backends.engine.speculation.drafter import Drafter, Wish
+from backends.engine.speculation.drafter import Drafter, Reading, Wish
 from backends.wire import (
     DraftMethod,
     EngineConfig,
@@ -122,16 +123,23 @@ class FakeDrafter:
     error: int = 1  # by which it is wrong: far off, it is outside the vocabulary
     method: DraftMethod = "ngram"
     mute: bool = False  # it has never anything to say
+    behind: int = 0  # tokens that it has to read of each sequence, 64 at a time
     drafted: int = 0
+    read: Counter[int] = field(default_factory=Counter)  # tokens, by the sequence's number
 
     def lag(self, sequence: Sequence, cache: BlockCache) -> int:
-        return 0
+        return self.behind - self.read[sequence.number]
 
-    def prepare(self, wishes: list[Wish], cache: BlockCache, *, idle: bool) -> None:
-        pass
+    def prepare(self, wishes: list[Wish], cache: BlockCache, *, idle: bool) -> Reading | None:
+        for sequence, _ in wishes:
+            if lag := self.lag(sequence, cache):
+                self.read[sequence.number] += min(lag, 64)
+                return sequence, min(lag, 64)
+        return None
 
     def propose(self, wishes: list[Wish], cache: BlockCache) -> list[list[int]]:
-        return [[] if self.mute else self._draft(sequence, count) for sequence, count in wishes]
+        silent = [self.mute or self.lag(sequence, cache) > 0 for sequence, _ in wishes]
+        return [[] if mute else self._draft(*wish) for mute, wish in zip(silent, wishes, strict=True)]
 
     def _draft(self, sequence: Sequence, count: int) -> list[int]:
         ids, constraint = list(sequence.ids), sequence.constraint

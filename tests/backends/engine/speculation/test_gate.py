@@ -1,20 +1,25 @@
 """When drafting is worth it, by tables: acceptance, costs, and what a gate makes of them over time."""
 
+import random
 from collections.abc import Callable
 
 import pytest
 
 from backends.engine.speculation.gate import (
+    ALLOWANCE,
     EVIDENCE,
     LATEST,
+    OPENING,
     PROBES,
     RUNGS,
-    SHORT,
     SOONEST,
     Gate,
     choose,
     expected_tokens,
     gain,
+)
+from backends.engine.speculation.gate import (
+    MOST as RICH,
 )
 
 Cost = Callable[[int], float]
@@ -130,15 +135,104 @@ def test_it_closes_when_luck_ends_and_opens_when_it_returns() -> None:
     assert lucky.index(8) < LATEST + 64
 
 
-def test_a_closed_one_has_nothing_long_read_only_to_find_out() -> None:
+def asked(gate: Gate, price: float, left: float = 1000.0, times: int = 1) -> list[int]:
+    return [gate.ask(lambda: price, left) for _ in range(times)]
+
+
+def test_a_closed_one_has_no_more_read_than_its_account_has_saved_up_for() -> None:
     gate = Gate(MOST)
-    assert gate.ask(SHORT + 1) == PROBES[0]  # but for the first times
+    assert asked(gate, OPENING + 1) == [0]
+    assert asked(gate, OPENING - 1) == [PROBES[0]]
+    gate.pay(OPENING + 1)
+    waited = asked(gate, 0.0, times=int(1.2 / ALLOWANCE))
+    assert waited.index(PROBES[0]) == pytest.approx(1 / ALLOWANCE, abs=4)
+    assert sum(asked(gate, RICH + 1, times=int(3 * RICH / ALLOWANCE))) == 0
+    assert gate.account == RICH
+
+
+def test_an_open_one_has_read_what_the_rest_of_the_answer_earns() -> None:
+    gate = Gate(MOST)
+    feed(gate, linear(0.1), lambda wanted: wanted, 50)
+    saved = 1 - 1 / gate.gain
+    assert asked(gate, 99 * saved, left=100) == [gate.tokens]
+    assert asked(gate, 101 * saved, left=100) == [0]
+
+
+def test_what_needs_no_reading_is_not_even_looked_at_while_it_waits() -> None:
+    gate = Gate(MOST)
     feed(gate, linear(0.1), lambda wanted: 0, EVIDENCE)
-    assert [gate.ask(SHORT + 1) for _ in range(2 * LATEST)] == [0] * 2 * LATEST
-    assert gate.ask(SHORT) in PROBES
-    opened = Gate(MOST)
-    feed(opened, linear(0.1), lambda wanted: wanted, 50)
-    assert opened.ask(100_000) == opened.tokens > 0
+
+    def price() -> float:
+        raise AssertionError("it waits")
+
+    assert [gate.ask(price) for _ in range(SOONEST - 1)] == [0] * (SOONEST - 1)
+
+
+def test_one_that_had_better_not_been_opened_waits_longer_each_time() -> None:
+    """Lucky while it probes, and never again once it is open."""
+    gate, waits = Gate(4), []
+    for _ in range(4):
+        drafted = feed(gate, linear(0.5), lambda wanted: wanted, 1)
+        while not gate.tokens:
+            drafted += feed(gate, linear(0.5), lambda wanted: wanted, 1)
+        waits.append(drafted.index(next(filter(None, drafted))))
+        while gate.tokens:
+            feed(gate, linear(0.5), lambda wanted: 0, 1)
+    assert waits[0] == 0 and waits[1] >= SOONEST - 1
+    assert all(after > before for before, after in zip(waits, waits[1:], strict=False))
+
+
+def answer_all(
+    acceptance: float, drafting: float, verifying: float, prompt: int, answers: int, seed: int
+) -> float:
+    """Times as many tokens in the same time as without drafts: answers of 128 tokens, one after another.
+
+    A drafter that takes `drafting` steps for a token and reads one in a twentieth of that, none of either where it is
+    free; `verifying`: steps for one more token in a step.
+    """
+    noise, gate, tried, seconds = random.Random(seed), Gate(8), 0, 0.0
+    reading = drafting / 20
+    cost = linear(drafting + verifying)
+    for _ in range(answers):
+        lag, said = prompt, 1
+        while said < 128:
+            wanted = min(gate.ask(lambda: reading * lag, 128 - said), 127 - said)  # noqa: B023 (asked at once)
+            if wanted and reading and lag:
+                read = min(lag, 64)
+                gate.pay(reading * read)
+                seconds, lag = seconds + reading * read, lag - read
+            if not wanted or (reading and lag):
+                seconds, said, lag = seconds + 1, said + 1, lag + 1
+                continue
+            accepted = next((at for at in range(wanted) if noise.random() >= acceptance), wanted)
+            seconds, said, lag, tried = seconds + cost(wanted), said + 1 + accepted, 0, max(tried, wanted)
+            gate.count(wanted, accepted)
+            gate.decide(cost, tried)
+    return 127 * answers / seconds
+
+
+@pytest.mark.parametrize("drafting", [0.0, 0.2, 0.4])
+@pytest.mark.parametrize("verifying", [0.02, 0.15, 0.4])
+@pytest.mark.parametrize("prompt", [60, 250, 1200])
+def test_whatever_is_accepted_next_to_nothing_is_lost(drafting: float, verifying: float, prompt: int) -> None:
+    for acceptance in (0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0):
+        assert answer_all(acceptance, drafting, verifying, prompt, 30, seed=1) > 0.98
+        assert min(answer_all(acceptance, drafting, verifying, prompt, 2, seed) for seed in range(4)) > 0.97
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "drafting", "verifying", "prompt", "least"),
+    [
+        (0.9, 0.0, 0.15, 60, 2.3),
+        (0.6, 0.0, 0.15, 60, 1.3),
+        (0.9, 0.33, 0.05, 200, 1.3),
+        (0.9, 0.33, 0.1, 600, 1.0),
+    ],
+)
+def test_what_pays_is_found(
+    acceptance: float, drafting: float, verifying: float, prompt: int, least: float
+) -> None:
+    assert min(answer_all(acceptance, drafting, verifying, prompt, 30, seed) for seed in range(5)) > least
 
 
 def test_what_comes_after_a_wrong_token_was_not_on_trial() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from backends.engine.speculation.speculator import STALE
+from backends.engine.speculation.gate import ALLOWANCE, OPENING
+from backends.engine.speculation.speculator import READING, STALE
 from backends.wire import Speculation
 
 if TYPE_CHECKING:
@@ -58,6 +59,31 @@ def test_tasks_do_not_learn_from_each_other(rig: Make, drafter: MakeDrafter) -> 
     assert drafted(made)[counts + 1] == 2  # a probe
     made.ask(PROMPT, 8, task="code")
     assert {gate.task for gate in made.engine.load().gates} == {"code", "chat"}
+
+
+def test_what_is_read_before_a_draft_is_paid_for(rig: Make, drafter: MakeDrafter) -> None:
+    """Little is at once; much has to be saved up for, and no answer is short of more steps than that takes."""
+    little, much = drafter(behind=100), drafter(behind=1000)
+    for reader in (little, much):
+        made = rig(drafters=(reader,), **gated())
+        for _ in range(10):
+            made.ask(PROMPT, 60)
+        steps = made.engine.load().steps
+        saved = made.engine.load().accepted_tokens
+        assert sum(reader.read.values()) * READING <= OPENING + ALLOWANCE * steps + saved
+    assert little.drafted > 100 and not much.drafted
+
+
+def test_an_open_gate_has_nothing_read_for_an_answer_that_soon_ends(rig: Make, drafter: MakeDrafter) -> None:
+    reader = drafter()
+    made = rig(drafters=(reader,), **gated())
+    made.ask(PROMPT, 200)
+    reader.behind = 300
+    short = made.submit(PROMPT, 5)
+    made.run()
+    assert not reader.read and len(short.ids) == 5
+    made.ask(PROMPT, 200)
+    assert sum(reader.read.values()) == 300
 
 
 def test_it_stands_back_in_a_large_batch(rig: Make, drafter: MakeDrafter) -> None:
