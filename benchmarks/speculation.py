@@ -4,8 +4,8 @@ Prompts: HumanEval for code, Spec-Bench for the rest, from the folder that HEADR
 with and without, right after each other, at temperature 0, and the tokens per second from the first token on are
 compared. The gate is on, and learns from prompt to prompt as in an engine that serves. The details have the share of
 drafted tokens that were accepted, beside the one usual for a draft model a fraction as large, and in how many answers
-a token came out another way: in none with weights of integers. With others that may happen where two are all but equally
-likely: the details tell how much likelier (the logarithm of it) the first one was there, without speculation.
+a token came out another way: in none with weights of integers. With others that may happen where two are all but
+equally likely: the details tell how much likelier (the logarithm of it) the first one was there, without speculation.
 """
 
 import argparse
