@@ -10,7 +10,8 @@ import pytest
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="triton is installed on Linux only")
 
 
-CAPABILITIES = [80, 90, 100]
+# All of them in the slow suite; one of them tells most mistakes in a second.
+CAPABILITIES = [pytest.param(80, marks=pytest.mark.slow), 90, pytest.param(100, marks=pytest.mark.slow)]
 Compile = Callable[..., Any]
 BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
@@ -58,13 +59,22 @@ def test_attention_in_bfloat16(compile_for: Compile, capability: int, short: boo
     assert instruction[capability] in compiled.asm["ptx"]
 
 
-@pytest.mark.parametrize(("capability", "cache"), [(80, "u8"), (80, "i8"), (90, "fp8e4nv"), (100, "fp8e4nv")])
+@pytest.mark.parametrize(
+    ("capability", "cache"),
+    [
+        (80, "u8"),
+        pytest.param(80, "i8", marks=pytest.mark.slow),
+        pytest.param(90, "fp8e4nv", marks=pytest.mark.slow),
+        pytest.param(100, "fp8e4nv", marks=pytest.mark.slow),
+    ],
+)
 def test_attention_over_eight_bits(compile_for: Compile, capability: int, cache: str) -> None:
     attention(compile_for, capability, "bf16", 8, 128, short=True, cache=cache)
 
 
 @pytest.mark.parametrize(
-    ("dtype", "size", "window", "cap"), [("fp16", 80, None, None), ("fp32", 64, 4096, 50.0)]
+    ("dtype", "size", "window", "cap"),
+    [pytest.param("fp16", 80, None, None, marks=pytest.mark.slow), ("fp32", 64, 4096, 50.0)],
 )
 def test_attention_in_other_types(
     compile_for: Compile, dtype: str, size: int, window: int | None, cap: float | None

@@ -12,10 +12,11 @@ FOLDERS = [HERE / "interpreted", HERE.parent / "engine" / "interpreted"]
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=["kernels", "engine"])
-def test_under_the_interpreter(folder: Path) -> None:
+@pytest.mark.parametrize("marked", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_under_the_interpreter(folder: Path, marked: str) -> None:
     """In a process of its own: Triton looks at the variable when a kernel is defined."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marked, str(folder)],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,

@@ -78,6 +78,7 @@ def ours(recorded: Any) -> Iterator[tuple[ModelRunner, list[Any]]]:
         yield runner(Cuda, capture), graphs
 
 
+@pytest.mark.slow
 def test_decode_steps_from_a_recording(ours: tuple[ModelRunner, list[Any]], no_waiting: Any) -> None:
     """Two rows, then more, then others in other order; longer than any was when it was recorded."""
     gpu, graphs = ours
@@ -128,6 +129,7 @@ def test_steps_that_follow_one_whose_tokens_nobody_knows_yet(
     assert ours_said == said
 
 
+@pytest.mark.slow
 def test_what_no_graph_is_for_runs_without(ours: tuple[ModelRunner, list[Any]]) -> None:
     """More rows than any has, and a chunk."""
     gpu, graphs = ours

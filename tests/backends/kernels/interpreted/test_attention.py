@@ -13,17 +13,18 @@ from backends.kernels.layout import KVCache, LayerRule, Layout, Scheme, Span
 from backends.kernels.reference import Kernels
 
 F32, F16 = torch.float32, torch.float16
+SLOW = pytest.mark.slow
 DECODE = [(0, 1), (70, 1), (31, 1)]
 MIXED = [(0, 1), (33, 3), (20, 18), (70, 1), (0, 40)]
 # heads, kv_heads, head size, block size, type, window, soft cap, spans
 CASES = [
-    (2, 2, 64, 16, F32, None, None, MIXED),
-    (4, 1, 80, 32, F32, None, None, MIXED),
+    pytest.param(2, 2, 64, 16, F32, None, None, MIXED, marks=SLOW),
+    pytest.param(4, 1, 80, 32, F32, None, None, MIXED, marks=SLOW),
     (7, 1, 64, 16, F16, None, None, DECODE),
     (8, 1, 128, 16, F16, None, None, [(40, 20)]),
     (3, 1, 96, 16, F16, 9, None, MIXED),
     (2, 1, 256, 16, F16, None, 20.0, [(5, 1), (3, 17)]),
-    (6, 2, 20, 5, F32, 7, None, MIXED),
+    pytest.param(6, 2, 20, 5, F32, 7, None, MIXED, marks=SLOW),
     (2, 1, 64, 16, F32, 33, 5.0, [(500, 1), (100, 20)]),
     (2, 2, 32, 16, F16, 1, None, [(50, 1), (47, 20)]),
 ]
@@ -103,7 +104,7 @@ def test_it_equals_plain_torch(
 
 
 @pytest.mark.parametrize("cache_dtype", [torch.int8, torch.float8_e4m3fn], ids=str)
-@pytest.mark.parametrize(("dtype", "window"), [(F32, None), (F16, 20)])
+@pytest.mark.parametrize(("dtype", "window"), [(F16, 20), pytest.param(F32, None, marks=SLOW)])
 def test_eight_bits_equal_plain_torch(
     cache_dtype: torch.dtype, dtype: torch.dtype, window: int | None
 ) -> None:
@@ -113,7 +114,7 @@ def test_eight_bits_equal_plain_torch(
     torch.testing.assert_close(ours, plain, atol=2e-6 if dtype == F32 else 6e-3, rtol=0)
 
 
-@pytest.mark.parametrize("window", [None, 300])
+@pytest.mark.parametrize("window", [300, pytest.param(None, marks=SLOW)])
 def test_a_long_context_is_shared_out_and_merged(window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some of the pieces are empty."""
     monkeypatch.setattr(triton_attention, "PIECES", 8)

@@ -9,6 +9,7 @@ from backends.kernels.layout import KVCache, LayerRule, Layout, Scheme, Span
 from backends.kernels.reference import Kernels
 
 F32, F16 = torch.float32, torch.float16
+SLOW = pytest.mark.slow
 SPANS = [Span(0, 1, [4]), Span(17, 2, [6, 2], shift=30), Span(15, 2, [0, 5])]
 POSITIONS = 30
 
@@ -36,10 +37,15 @@ def run(
     return kernels.rotate_store(1, qkv, Layout(SPANS, cache)), cache
 
 
-@pytest.mark.parametrize("dtype", [F32, F16], ids=str)
+@pytest.mark.parametrize("dtype", [F32, pytest.param(F16, marks=SLOW)], ids=str)
 @pytest.mark.parametrize(
     ("size", "part", "angles", "heads"),
-    [(64, 64, 0, (3, 1)), (80, 32, POSITIONS, (4, 4)), (20, 20, None, (7, 1)), (96, 96, 0, (2, 2))],
+    [
+        (80, 32, POSITIONS, (3, 1)),
+        (20, 20, None, (7, 1)),
+        pytest.param(64, 64, 0, (4, 4), marks=SLOW),
+        pytest.param(96, 96, 0, (2, 2), marks=SLOW),
+    ],
 )
 def test_it_equals_plain_torch(
     size: int, part: int, angles: int | None, heads: tuple[int, int], dtype: torch.dtype
@@ -54,7 +60,7 @@ def test_it_equals_plain_torch(
 
 
 @pytest.mark.parametrize("cache_dtype", [torch.int8, torch.float8_e4m3fn], ids=str)
-@pytest.mark.parametrize(("size", "part"), [(64, 64), (80, 32)])
+@pytest.mark.parametrize(("size", "part"), [(80, 32), pytest.param(64, 64, marks=SLOW)])
 def test_eight_bits_are_those_of_plain_torch(size: int, part: int, cache_dtype: torch.dtype) -> None:
     """Bit by bit; without a rotation, which rounds as its sum is ordered."""
     (_, cache), (_, own) = (run(kind, size, F32, cache_dtype, part, None, (2, 1)) for kind in (Kernels, Cuda))

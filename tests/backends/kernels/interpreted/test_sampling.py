@@ -38,7 +38,7 @@ LAWS = [
 
 
 @pytest.mark.filterwarnings("ignore:overflow")  # numpy tells of infinite scores at temperatures near 0
-@pytest.mark.parametrize("vocabulary", [300, 2049])
+@pytest.mark.parametrize("vocabulary", [2049, pytest.param(300, marks=pytest.mark.slow)])
 def test_truncation_equals_plain_torch(vocabulary: int) -> None:
     logits = torch.randn(len(LAWS), vocabulary, generator=torch.Generator().manual_seed(vocabulary)) * 3
     logits[:, 5] = -torch.inf  # banned
