@@ -21,7 +21,7 @@ import msgspec
 from backends.runtime import RuntimeFolder
 from backends.tokenizer import Tokenizer, write_vocabulary
 from backends.watchdog import Watchdog
-from backends.wire import EngineConfig, Load, socket_path
+from backends.wire import EngineConfig, Load, ranks_path, socket_path
 
 READY_TIMEOUT = 600.0  # seconds that an engine has to load its model: disks may be slow and machines busy
 STOP_TIMEOUT = 2.0  # seconds from SIGTERM to SIGKILL
@@ -163,7 +163,7 @@ class _Engine:
         self._command = command
         self._watchdog = watchdog
         self._watching: Watchdog | None = None  # over the present life
-        self._sockets = [socket_path(config.address), socket_path(config.events)]
+        self._files = [socket_path(config.address), socket_path(config.events), ranks_path(config.address)]
         self._file = Path()
         self._process: asyncio.subprocess.Process | None = None
         self._born = 0.0  # monotonic
@@ -203,7 +203,7 @@ class _Engine:
         if self._process is not None:
             await _end(self._process)
         await self._read_out()
-        for path in self._sockets:
+        for path in self._files:
             path.unlink(missing_ok=True)
 
     async def _keep(self, life: asyncio.Task[_Death]) -> None:

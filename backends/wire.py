@@ -313,6 +313,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     quantization: Quantization = "none"  # of the weights, on CPUs only
     device: str = "cpu"
+    tensor_parallel: int = 1  # ranks, processes that compute each step together; on GPUs each has its own
     block_size: int = 16
     kv_blocks: int = 512
     max_model_len: int | None = None  # None: the model's own, or what the blocks hold if that is less
@@ -327,10 +328,15 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     max_waiting_tokens: int = 1_000_000  # likewise, of prompts
     tenant_share: float = 0.5  # of the blocks, for one tenant while others wait or have need of what it keeps
     session_share: float = 0.25  # of the blocks, for what one session keeps while others have need of it
-    cores: int = 2  # threads when this engine works alone
+    cores: int = 2  # threads when this engine works alone, of all its ranks together
     speculation: Speculation = Speculation()
     step_timeout: float = 60.0  # seconds that a step may take before the engine is taken to hang
     lease: str | None = None  # file shared by the engines of one host, see `backends.engine.lease`
+
+
+def ranks_path(address: str) -> Path:
+    """The file through which the ranks of the engine at `address` find each other. Raises as `socket_path`."""
+    return socket_path(address).with_suffix(".ranks")
 
 
 def socket_path(address: str) -> Path:

@@ -134,6 +134,8 @@ class Engine(_Section, frozen=True):
     # of the weights, on CPUs only; auto: as small as the file has them, 4 bits exactly, other integers in 8
     quantization: Literal["none", "auto", "int8", "int4"] = "none"
     device: Device = "cpu"
+    # processes that share the model and compute each step together, on GPUs with one each: `device: cuda`
+    tensor_parallel: Annotated[int, Meta(ge=1, le=64)] = 1
     kv_tokens: Annotated[int, Meta(ge=16, multiple_of=16)] = 16384  # room in the KV cache, a multiple of 16
     max_model_len: Count | None = None
     max_sequences: Count = 128  # the most at a time, whatever the bands say

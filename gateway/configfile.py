@@ -17,6 +17,7 @@ import msgspec
 from backends.catalogue import CATALOGUE
 from gateway import strictyaml
 from gateway.config import Config, Tenant, Tier
+from gateway.ranks import refused
 from gateway.strictyaml import Document, Mistake, nearest
 
 AUTO = "auto"  # the model name that leaves the tier to the gateway
@@ -174,6 +175,14 @@ def _bands(config: Config) -> Iterator[_Fault]:
                 yield (*path, len(bounds), "below"), "must not be there: the last band is for however many"
 
 
+def _ranks(config: Config) -> Iterator[_Fault]:
+    for i, tier in enumerate(config.tiers):
+        for j, engine in enumerate(tier.engines):
+            reason = refused(engine)
+            if reason is not None:
+                yield ("tiers", i, "engines", j, "tensor_parallel"), reason
+
+
 def _models(config: Config) -> Iterator[_Fault]:
     for i, tier in enumerate(config.tiers):
         for j, engine in enumerate(tier.engines):
@@ -292,6 +301,7 @@ _RULES: tuple[Rule, ...] = (
     _tiers,
     _engines,
     _bands,
+    _ranks,
     _models,
     _speculation,
     _tenants,

@@ -20,7 +20,10 @@ def build(config: EngineConfig) -> tuple[Steps, Callable[[int], None]]:
     from backends.engine.trial import TriedCompiler
 
     vocabulary = msgspec.msgpack.decode(Path(config.vocabulary).read_bytes(), type=Vocabulary)
-    runner, eos, vocab_size, max_model_len = load_runner(config, len(vocabulary.data))
+    load = load_runner
+    if config.tensor_parallel > 1:
+        from backends.engine.parallel.leader import lead as load
+    runner, eos, vocab_size, max_model_len = load(config, len(vocabulary.data))
     served = with_fault(runner, os.environ)
     engine = Engine(
         config,

@@ -263,7 +263,7 @@ def main(build: Callable[[EngineConfig], tuple[Steps, Callable[[int], None]]]) -
         die_with(options.parent)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     config = msgspec.json.decode(options.config.read_bytes(), type=EngineConfig)
-    os.environ.update(thread_environment(config.cores))
+    os.environ.update(thread_environment(max(1, config.cores // config.tensor_parallel)))
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # instead of a KeyboardInterrupt
     engine, set_threads = build(config)
     loop = EngineLoop(config, engine, set_threads, fault_from(os.environ))
@@ -272,7 +272,7 @@ def main(build: Callable[[EngineConfig], tuple[Steps, Callable[[int], None]]]) -
 
 
 def thread_environment(cores: int) -> dict[str, str]:
-    """How the thread pools of the numeric libraries behave in an engine; they never spin for long."""
+    """How the thread pools of the numeric libraries behave in a process of an engine; they never spin for long."""
     return {
         "OMP_NUM_THREADS": str(cores),
         "GOMP_SPINCOUNT": str(SPIN_COUNT),

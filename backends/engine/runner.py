@@ -1,7 +1,7 @@
 """Runs batches of a decoder on its device, and sets one up from what an engine is started with."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,15 @@ from backends.kernels.layout import KVCache, Layout, Span
 from backends.kernels.reference import Kernels
 from backends.kernels.select import kernels_for
 from backends.kernels.transfer import Download, upload
-from backends.models.checkpoint import open_checkpoint
+from backends.layers.parallel import Ranks
+from backends.layers.shard import ALONE, Shard
+from backends.models.checkpoint import Checkpoint, open_checkpoint
+from backends.models.config import DecoderConfig
 from backends.models.decoder import Decoder, kernels_of
-from backends.models.formats import possible
+from backends.models.formats import Quantization, possible
 from backends.models.loader import load_decoder
 from backends.models.registry import decoder_config
+from backends.models.sharding import divided
 from backends.wire import EngineConfig, Sampling, Score, Signal
 
 _log = logging.getLogger(__name__)
@@ -104,16 +108,14 @@ class ModelRunner:
             Span(row.start, len(row.tokens), row.blocks, self._positions if row.stretched else 0)
             for row in batch.rows
         ]
-        layout = Layout(spans, self._cache)
-        if layout.positions.max() >= self._positions:
-            raise ValueError(f"position {layout.positions.max()}: there are only {self._positions}")
+        layout = self.layout(spans)
         picks = batch.picks
         reads = np.array([layout.firsts[pick.row] + pick.after for pick in picks], np.int64)
         scoring = Scoring(batch, layout) if batch.scored else None
         if scoring is not None:
             reads = np.concatenate([reads, scoring.reads])
         with torch.inference_mode():
-            logits = self._logits(ids, layout, reads)
+            logits = self.forward(ids, layout, reads)
             own = adjust(logits[: len(picks)], picks)
             positions = [spans[pick.row].start + pick.after + 1 for pick in picks]
             sampled = sample(own, [pick.sampling for pick in picks], positions, self._kernels)
@@ -121,8 +123,16 @@ class ModelRunner:
             watched = watch(batch, logits, sampled, self._kernels) if batch.watched else None
         return Pending(batch, sampled, Download(sampled), picks, scoring, measured, watched)
 
-    def _logits(self, ids: torch.Tensor, layout: Layout, reads: NDArray[np.int64]) -> torch.Tensor:
-        """Of the tokens `reads`; by a graph where one fits."""
+    def layout(self, spans: Sequence[Span]) -> Layout:
+        """Where tokens lie. Raises ValueError as `launch`."""
+        layout = Layout(spans, self._cache)
+        if layout.positions.max() >= self._positions:
+            raise ValueError(f"position {layout.positions.max()}: there are only {self._positions}")
+        return layout
+
+    def forward(self, ids: torch.Tensor, layout: Layout, reads: NDArray[np.int64]) -> torch.Tensor:
+        """Logits [reads, vocabulary] of the tokens `reads` of `ids` int64 [tokens], which lie as `layout` says; by a
+        graph where one fits."""
         wanted = layout.tensor(reads)
         recorded = None if self._graphs is None else self._graphs.run(ids, layout)
         if recorded is not None:
@@ -163,25 +173,86 @@ class ModelRunner:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model, its end-of-text ids, and the most tokens of a sequence."""
+
+    model: Decoder
+    eos: frozenset[int]
+    length: int
+
+
 def load_runner(
     config: EngineConfig, vocab_size: int | None = None
 ) -> tuple[ModelRunner, frozenset[int], int, int]:
     """The runner of `config.model`, its end-of-text ids, its vocabulary size and the most tokens of a sequence.
 
+    Arguments and errors as `load_model`.
+    """
+    loaded = load_model(config, vocab_size)
+    runner = ModelRunner(loaded.model, config, capture=capture_on(loaded.model.embedding.device))
+    runner.warm_up()
+    return runner, loaded.eos, loaded.model.vocab_size, loaded.length
+
+
+def load_model(config: EngineConfig, vocab_size: int | None = None, ranks: Ranks | None = None) -> Loaded:
+    """The model of `config`, or what one of several ranks has of it.
+
     `vocab_size`: the tokenizer's, where it is known; ids beyond it, which only pad the weights, are never sampled.
     Raises CheckpointError for files that cannot be read, ValueError naming the field or tensor that does not fit.
     """
+    shard = ALONE if ranks is None else ranks.shard
+    if shard.ranks != config.tensor_parallel:
+        raise ValueError(f"tensor_parallel: {config.tensor_parallel} asked for, {shard.ranks} here")
+    model = describe(config, shard)
+    dtype, reason = model.dtype
+    _log.info("%s computes in %s: %s", config.name, str(dtype).removeprefix("torch."), reason)
+    decoder = load_decoder(
+        model.checkpoint, model.shape, dtype, model.device, vocab_size, model.quantization, ranks
+    )
+    return Loaded(decoder, eos_ids(model.checkpoint.generation, model.checkpoint.config), model.length)
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """All that is known of a model before its weights are read. `dtype` with the reason, in words."""
+
+    checkpoint: Checkpoint
+    shape: DecoderConfig
+    length: int
+    device: torch.device
+    quantization: Quantization
+    dtype: tuple[torch.dtype, str]
+
+
+def describe(config: EngineConfig, shard: Shard = ALONE) -> Described:
+    """Raises as `load_model`, but for what is wrong with tensors."""
     checkpoint = open_checkpoint(Path(config.model))
     shape = decoder_config(checkpoint.config)
-    length = model_length(config, shape.max_positions)
-    device = ready(config.device)
-    quantization = possible(config.quantization, device.type)
-    dtype, reason = dtype_for(config.dtype, device)
-    _log.info("%s computes in %s: %s", config.name, str(dtype).removeprefix("torch."), reason)
-    model = load_decoder(checkpoint, shape, dtype, device, vocab_size, quantization)
-    runner = ModelRunner(model, config, capture=capture_on(device))
-    runner.warm_up()
-    return runner, eos_ids(checkpoint.generation, checkpoint.config), model.vocab_size, length
+    divided(shape, shard.ranks)
+    device = device_of(config.device, shard)
+    return Described(
+        checkpoint,
+        shape,
+        model_length(config, shape.max_positions),
+        device,
+        possible(config.quantization, device.type),
+        dtype_for(config.dtype, device),
+    )
+
+
+def device_of(name: str, shard: Shard) -> torch.device:
+    """The one that `name` says, or each rank's own GPU. Raises ValueError as `ready`, and where GPUs are too few."""
+    if shard.ranks == 1 or name == "cpu":
+        return ready(name)
+    if name != "cuda":
+        raise ValueError(
+            f"device: {name} is one GPU, and each of {shard.ranks} ranks needs its own: say cuda"
+        )
+    count = torch.cuda.device_count()
+    if count < shard.ranks:
+        raise ValueError(f"tensor_parallel: {shard.ranks} ranks need a GPU each, and there are {count}")
+    return ready(f"cuda:{shard.rank}")
 
 
 def ready(name: str) -> torch.device:

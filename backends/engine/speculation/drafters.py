@@ -37,6 +37,7 @@ def _model(config: EngineConfig, vocab_size: int) -> ModelDrafter:
         name=f"{config.name} draft",
         model=draft,
         max_model_len=None,
+        tensor_parallel=1,  # the first rank drafts alone: it is the one that samples
         quantization=asked.draft_quantization or config.quantization,
     )
     runner, _, size, length = load_runner(smaller, vocab_size)
