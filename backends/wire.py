@@ -25,6 +25,7 @@ MAX_DRAFT = 16  # tokens
 FinishReason = Literal["stop", "length", "abort", "deadline", "error"]
 Traffic = Literal["interactive", "batch"]
 Quantization = Literal["none", "auto", "int8", "int4"]
+KVFormat = Literal["auto", "fp32", "bf16", "int8", "fp8"]
 DraftMethod = Literal["ngram", "draft"]  # looked up in prompt and answer, or said by a smaller model
 GateReason = Literal["probing", "pays", "unprofitable", "crowded"]
 
@@ -312,6 +313,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     vocabulary: str  # file with a `Vocabulary`
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     quantization: Quantization = "none"  # of the weights, on CPUs only
+    kv_cache: KVFormat = "auto"  # of keys and values; auto: as it computes
     device: str = "cpu"
     tensor_parallel: int = 1  # ranks, processes that compute each step together; on GPUs each has its own
     block_size: int = 16

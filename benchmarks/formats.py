@@ -1,7 +1,8 @@
-"""Weight formats of one model side by side: memory, speed of decoding and of a prompt, and perplexity.
+"""Formats of one model side by side: memory, speed of decoding and of a prompt, and perplexity.
 
-float32, bfloat16, int8 and int4 run in this process in turns, against bfloat16. Speed is that of the model with its
-head and cache, without sampling. Perplexity is that of a fixed text. `memory` is that of the weights.
+Weights in float32, bfloat16, int8 and int4, with keys and values as is computed in, and weights in float32 with keys
+and values in bfloat16 and int8 run in this process in turns, against bfloat16. Speed is that of the model with its head
+and cache, without sampling. Perplexity is that of a fixed text. `memory` is that of the weights, `kv` that of a token.
 """
 
 import ctypes
@@ -14,23 +15,27 @@ import torch
 
 from backends.catalogue import resolve
 from backends.instructions import auto_dtype
+from backends.kernels.kv_formats import cache_dtype
 from backends.kernels.layout import KVCache, Layout, Span
 from backends.models.checkpoint import open_checkpoint
 from backends.models.decoder import Decoder, kernels_of
 from backends.models.formats import Quantization
 from backends.models.loader import load_decoder
 from backends.models.registry import decoder_config
+from backends.wire import KVFormat
 from benchmarks.report import Report, Row, arguments, machine, paired, publish
 
 TEXT = Path(__file__).with_name("formats.txt")
 CONTEXT, PROMPT, BLOCK = 128, 512, 16
 BATCHES = (1, 8, 32)
 SMALL = getattr(torch, auto_dtype("cpu"))  # in which the rest is computed beside small integers
-FORMATS: dict[str, tuple[torch.dtype, Quantization]] = {
-    "fp32": (torch.float32, "none"),
-    "bf16": (torch.bfloat16, "none"),
-    "int8": (SMALL, "int8"),
-    "int4": (SMALL, "int4"),
+FORMATS: dict[str, tuple[torch.dtype, Quantization, KVFormat]] = {
+    "fp32": (torch.float32, "none", "auto"),
+    "bf16": (torch.bfloat16, "none", "auto"),
+    "int8": (SMALL, "int8", "auto"),
+    "int4": (SMALL, "int4", "auto"),
+    "fp32, kv bf16": (torch.float32, "none", "bf16"),
+    "fp32, kv int8": (torch.float32, "none", "int8"),
 }
 PEER = "bf16"
 CPU = torch.device("cpu")
@@ -39,7 +44,7 @@ CPU = torch.device("cpu")
 class Subject:
     """A model in one format, with a cache of its own."""
 
-    def __init__(self, folder: Path, dtype: torch.dtype, format: Quantization) -> None:
+    def __init__(self, folder: Path, dtype: torch.dtype, format: Quantization, kv: KVFormat = "auto") -> None:
         before = resident()
         checkpoint = open_checkpoint(folder)
         config = decoder_config(checkpoint.config)
@@ -48,7 +53,8 @@ class Subject:
         self._per_row = -(-(CONTEXT + 1) // BLOCK)
         blocks = max(BATCHES) * self._per_row
         shape = (config.layers, blocks, BLOCK, config.kv_heads, config.head_dim)
-        self._cache = KVCache(*shape, dtype=dtype, device=CPU)
+        self._cache = KVCache(*shape, dtype=cache_dtype(kv, dtype, "cpu"), device=CPU)
+        self.kv_bytes = self._cache.bytes / (blocks * BLOCK)
         self._kernels = kernels_of(config, self._cache, blocks * BLOCK)
 
     def logits(self, ids: list[int], spans: list[Span], wanted: list[int]) -> torch.Tensor:
@@ -108,6 +114,7 @@ def speed_rows(subjects: dict[str, Subject], rounds: int) -> list[Row]:
 def still_rows(subjects: dict[str, Subject], ids: list[int]) -> list[Row]:
     """Memory and perplexity, which do not depend on the clock."""
     memory = {name: subject.megabytes for name, subject in subjects.items()}
+    kept = {name: subject.kv_bytes for name, subject in subjects.items()}
     quality = {name: subject.perplexity(ids) for name, subject in subjects.items()}
     return [
         paired(
@@ -119,6 +126,7 @@ def still_rows(subjects: dict[str, Subject], ids: list[int]) -> list[Row]:
         )
         for case, figures, unit, against in (
             ("memory", memory, "MB", PEER),
+            ("kv", kept, "bytes per token", PEER),
             ("perplexity", quality, "per token", "fp32"),
         )
         for name in subjects

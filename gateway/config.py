@@ -133,6 +133,8 @@ class Engine(_Section, frozen=True):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     # of the weights, on CPUs only; auto: as small as the file has them, 4 bits exactly, other integers in 8
     quantization: Literal["none", "auto", "int8", "int4"] = "none"
+    # of keys and values, the draft's too; auto: as it computes; in int8 and, on GPUs, fp8 each has scales of its own
+    kv_cache: Literal["auto", "fp32", "bf16", "int8", "fp8"] = "auto"
     device: Device = "cpu"
     # processes that share the model and compute each step together, on GPUs with one each: `device: cuda`
     tensor_parallel: Annotated[int, Meta(ge=1, le=64)] = 1

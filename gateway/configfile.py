@@ -214,6 +214,16 @@ def _speculation(config: Config) -> Iterator[_Fault]:
                 yield (*path, "draft_quantization"), "needs `draft` beside it"
 
 
+def _kv_caches(config: Config) -> Iterator[_Fault]:
+    for i, tier in enumerate(config.tiers):
+        for j, engine in enumerate(tier.engines):
+            if engine.kv_cache == "fp8" and engine.device == "cpu":
+                yield (
+                    ("tiers", i, "engines", j, "kv_cache"),
+                    "fp8 needs a GPU; on CPUs there are fp32, bf16 and int8",
+                )
+
+
 def _tenants(config: Config) -> Iterator[_Fault]:
     callers = list(_callers(config))
     yield from _repeated(((*path, "name"), tenant.name) for path, tenant in callers)
@@ -304,6 +314,7 @@ _RULES: tuple[Rule, ...] = (
     _ranks,
     _models,
     _speculation,
+    _kv_caches,
     _tenants,
     _bursts,
     _policies,

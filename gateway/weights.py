@@ -30,9 +30,23 @@ def _of_engine(engine: Engine) -> Weights:
         model = fingerprint(resolve(engine.model))
     except ModelError:
         model = MISSING
+    return Weights(model, f"{_format(engine)}{_cached(engine)}")
+
+
+def _format(engine: Engine) -> str:
     if engine.quantization in ("int8", "int4") or engine.quantization == "auto" and _fits_the_file(engine):
-        return Weights(model, engine.quantization)
-    return Weights(model, auto_dtype(engine.device) if engine.dtype == "auto" else engine.dtype)
+        return engine.quantization
+    return _computed(engine)
+
+
+def _computed(engine: Engine) -> str:
+    return auto_dtype(engine.device) if engine.dtype == "auto" else engine.dtype
+
+
+def _cached(engine: Engine) -> str:
+    """Keys and values in another type than is computed in make other confidences, too."""
+    kept = {"fp32": "float32", "bf16": "bfloat16"}.get(engine.kv_cache, engine.kv_cache)
+    return "" if kept in ("auto", _computed(engine)) else f" with KV in {kept}"
 
 
 def _fits_the_file(engine: Engine) -> bool:

@@ -18,6 +18,7 @@ from backends.engine.sampler import sample
 from backends.engine.scores import Measured, Scoring
 from backends.engine.signals import Watched, watch
 from backends.instructions import auto_dtype
+from backends.kernels.kv_formats import cache_dtype
 from backends.kernels.layout import KVCache, Layout, Span
 from backends.kernels.reference import Kernels
 from backends.kernels.select import kernels_for
@@ -70,9 +71,11 @@ class ModelRunner:
             config.block_size,
             shape.kv_heads,
             shape.head_dim,
-            dtype=model.embedding.dtype,
+            dtype=cache_dtype(config.kv_cache, model.embedding.dtype, self._device.type),
             device=self._device,
         )
+        kept = str(self._cache.keys.dtype).removeprefix("torch.")
+        _log.info("%s keeps keys and values in %s: %.1f MB", config.name, kept, self._cache.bytes / 1e6)
         self._positions = min(shape.max_positions, config.kv_blocks * config.block_size)
         self._kernels = kernels_of(shape, self._cache, self._positions, make)
         self._capture, self._most_rows = capture, config.max_sequences

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from backends.kernels import chunks, singles
 from backends.kernels.layout import Span
+from backends.kernels.sides import Side
 from backends.kernels.softmax import NOTHING, PART, finish, fold, seen
 from backends.kernels.team import jit, share
 from backends.kernels.vectors import STEP
@@ -77,8 +78,8 @@ def attend(
     scale: Any,
     cap: Any,
     qkv: Array,
-    keys: Array,
-    values: Array,
+    keys: Side,
+    values: Side,
     tables: Array,
     pieces: Array,
     groups: Array,
@@ -88,7 +89,7 @@ def attend(
 
     Shapes as in `reference`; `window`: see `layout.LayerRule`; `cap`: see `layout.Scheme`, 0 for none.
     """
-    kv_heads, size = keys.shape[3:]
+    kv_heads, size = keys[0].shape[3:]
     group = out.shape[1] // size // kv_heads
     cut, lanes = groups[-1], 0
     for piece in range(cut):
@@ -114,8 +115,8 @@ def _attend(
     scale: Any,
     cap: Any,
     qkv: Array,
-    keys: Array,
-    values: Array,
+    keys: Side,
+    values: Side,
     tables: Array,
     pieces: Array,
     group: int,
@@ -126,7 +127,7 @@ def _attend(
     out: Array,
 ) -> None:
     """One piece and one key/value head."""
-    kv_heads, size = keys.shape[3:]
+    kv_heads, size = keys[0].shape[3:]
     piece, head = item // kv_heads, item % kv_heads
     table, token, tokens, position = (
         tables[pieces[piece, 0]],

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backends.kernels.numeric import exp, widen
+from backends.kernels.sides import Side, scale_of
 from backends.kernels.softmax import EIGHTH, NOTHING, TILE, capped, total_of
 from backends.kernels.team import exactly, jit
 from backends.kernels.vectors import STEP, maximum, multiply
@@ -40,8 +41,8 @@ def attend(
     window: int,
     cap: Any,
     queries: Array,
-    keys: Array,
-    values: Array,
+    keys: Side,
+    values: Side,
     table: Array,
     head: int,
     position: int,
@@ -86,8 +87,9 @@ def attend(
 
 
 @jit
-def fetch(cache: Array, layer: int, table: Array, start: int, count: int, head: int, tile: Array) -> None:
+def fetch(side: Side, layer: int, table: Array, start: int, count: int, head: int, tile: Array) -> None:
     """tile[j] = what the cache has of the position start + j."""
+    cache = side[0]
     block_size, size = cache.shape[2], cache.shape[4]
     done = 0
     while done < count:
@@ -95,8 +97,9 @@ def fetch(cache: Array, layer: int, table: Array, start: int, count: int, head: 
         run = min(block_size - offset, count - done)
         for j in range(run):
             source, target = cache[layer, block, offset + j, head], tile[done + j]
+            scale = scale_of(side, layer, block, offset + j, head)
             for i in range(size):
-                target[i] = widen(source[i])
+                target[i] = widen(source[i]) * scale
         done += run
 
 

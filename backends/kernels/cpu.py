@@ -18,6 +18,7 @@ from backends.kernels import signals as sureness
 from backends.kernels.attention import FEW, Plan, attend
 from backends.kernels.layout import PLAIN, KVCache, Layout, Scheme
 from backends.kernels.reference import Kernels
+from backends.kernels.sides import array, side
 
 Array = NDArray[Any]
 Part = tuple[torch.Tensor, torch.Tensor]  # attention over some of the keys, and its log-sum-exp
@@ -43,32 +44,32 @@ class Cpu(Kernels):
         self, cache: KVCache, cos: torch.Tensor, sin: torch.Tensor, heads: int, scheme: Scheme = PLAIN
     ) -> None:
         super().__init__(cache, cos, sin, heads, scheme)
-        self._cache = _array(cache.keys), _array(cache.values)
+        self._cache = side(cache.keys, cache.key_scales), side(cache.values, cache.value_scales)
         self._rope = cos.numpy(), sin.numpy()
-        self._copies = cache.keys.dtype == torch.bfloat16 and cpu_has_bfloat16() and self.soft_cap is None
 
     def add_norm(
         self, residual: torch.Tensor, update: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> torch.Tensor:
         out = torch.empty_like(update)
-        loops.add_norm(residual.numpy(), _array(update), weight.numpy(), np.float32(eps), _array(out))
+        loops.add_norm(residual.numpy(), array(update), weight.numpy(), np.float32(eps), array(out))
         return out
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         out = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
-        loops.silu_mul(_array(gate_up), _array(out))
+        loops.silu_mul(array(gate_up), array(out))
         return out
 
     def gelu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         out = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
-        loops.gelu_mul(_array(gate_up), _array(out))
+        loops.gelu_mul(array(gate_up), array(out))
         return out
 
     def attention(self, layer: int, qkv: torch.Tensor, layout: Layout) -> torch.Tensor:
         out = qkv.new_empty(len(qkv), self.heads * self.head_dim)
         rule = self.rules[layer]
-        shares = self._shares(layout, windowed=rule.window is not None)
-        projections, plan = _array(qkv), shares.plan
+        copies = qkv.dtype == torch.bfloat16 and cpu_has_bfloat16() and self.soft_cap is None
+        shares = self._shares(layout, copies, windowed=rule.window is not None)
+        projections, plan = array(qkv), shares.plan
         loops.rotate_store(
             layer,
             loops.UNROTATED if rule.angles is None else rule.angles,
@@ -90,7 +91,7 @@ class Cpu(Kernels):
             layout.tables,
             plan.pieces,
             plan.groups,
-            _array(out),
+            array(out),
         )
         for index in shares.copied:
             tokens = layout.tokens(index)
@@ -98,13 +99,13 @@ class Cpu(Kernels):
             out[tokens] = self.attend_gathered(layer, q, layout, index).flatten(1)
         return out
 
-    def _shares(self, layout: Layout, windowed: bool) -> Shares:
+    def _shares(self, layout: Layout, copies: bool, windowed: bool) -> Shares:
         """By the length of a span alone, so that its answer does not depend on its neighbours.
 
         What hides more than the future costs torch's kernel more than it saves.
         """
         if windowed not in layout.plans:
-            least = COPIED if self._copies and not windowed else np.inf
+            least = COPIED if copies and not windowed else np.inf
             spans = [
                 (row, int(layout.firsts[row]), layout.spans[row])
                 for row in np.flatnonzero(layout.counts < least).tolist()
@@ -123,7 +124,7 @@ class Cpu(Kernels):
 
     def signals(self, logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         out = torch.empty(len(rows), 3)
-        sureness.signals(_array(logits), rows.numpy(), tokens.numpy(), out.numpy())
+        sureness.signals(array(logits), rows.numpy(), tokens.numpy(), out.numpy())
         return out
 
     def attend_span(
@@ -137,7 +138,7 @@ class Cpu(Kernels):
         if self.soft_cap is not None:
             return super().attend_span(q, keys, values, start, window)
         hidden = None if window is None else self.hidden(len(q), len(keys), window)
-        q, keys, values = (side.transpose(0, 1)[None] for side in (q, keys, values))
+        q, keys, values = (each.to(q.dtype).transpose(0, 1)[None] for each in (q, keys, values))
         if hidden is not None:
             mask = torch.zeros(hidden.shape, dtype=q.dtype).masked_fill_(hidden, -torch.inf)
             return self._flash(q, keys, values, mask=mask)[0][0].transpose(0, 1)
@@ -168,9 +169,3 @@ def _merge(one: Part, other: Part) -> torch.Tensor:
     """Attention over the union of two disjoint sets of keys (arXiv:2205.14135, section 3.1)."""
     weight = torch.sigmoid(one[1] - other[1])[..., None]
     return (one[0] * weight + other[0] * (1 - weight)).to(one[0].dtype)
-
-
-def _array(tensor: torch.Tensor) -> Array:
-    """The tensor's memory as loops take it: bfloat16 as int16."""
-    array: Array = (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
-    return array

@@ -9,6 +9,20 @@ import torch
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}  # codes reach from minus this to this
 LEAST = 1e-20  # of max |x|: a vector of zeros has a scale too, so that nothing is divided by 0
 
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
+
+
+def cache_dtype(asked: str, computed: torch.dtype, device: str) -> torch.dtype:
+    """The type of keys and values for what an engine is asked for, see `wire.KVFormat`; `device`: cpu, cuda.
+
+    Raises ValueError for one that the device has no kernels for.
+    """
+    if asked == "auto":
+        return computed
+    if asked == "fp8" and device == "cpu":
+        raise ValueError("kv_cache: fp8 needs a GPU; the CPU kernels have fp32, bf16 and int8")
+    return _DTYPES[asked]
+
 
 def is_scaled(dtype: torch.dtype) -> bool:
     """Whether a cache of this type has scales."""

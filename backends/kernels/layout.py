@@ -92,6 +92,12 @@ class KVCache:
         self.value_scales = torch.empty(shape, device=device) if scaled else None
         self.blocks, self.block_size = blocks, block_size
 
+    @property
+    def bytes(self) -> int:
+        """What it takes, scales included."""
+        sides = (self.keys, self.values, self.key_scales, self.value_scales)
+        return sum(side.nbytes for side in sides if side is not None)
+
     def write(
         self,
         layer: int,
@@ -102,7 +108,7 @@ class KVCache:
         """Store `keys` and `values` [T, kv_heads, head_dim] at the blocks and offsets `places`, [T] each."""
         at = (layer, *places)
         if self.key_scales is None or self.value_scales is None:
-            self.keys[at], self.values[at] = keys, values
+            self.keys[at], self.values[at] = (each.to(self.keys.dtype) for each in (keys, values))
             return
         for side, scales, x in (
             (self.keys, self.key_scales, keys),

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backends.kernels.numeric import exp, narrow, widen
+from backends.kernels.sides import Side, store
 from backends.kernels.team import jit, share
 
 Array = NDArray[Any]
@@ -73,8 +74,8 @@ def rotate_store(
     qkv: Array,
     cos: Array,
     sin: Array,
-    keys: Array,
-    values: Array,
+    keys: Side,
+    values: Side,
     positions: Array,
     turns: Array,
     rows: Array,
@@ -97,14 +98,14 @@ def _rotate_store(
     qkv: Array,
     cos: Array,
     sin: Array,
-    keys: Array,
-    values: Array,
+    keys: Side,
+    values: Side,
     positions: Array,
     turns: Array,
     rows: Array,
     tables: Array,
 ) -> None:
-    block_size, kv_heads, size = keys.shape[2:]
+    block_size, kv_heads, size = keys[0].shape[2:]
     position = positions[token]
     block = tables[rows[token], position // block_size]
     offset = position % block_size
@@ -114,9 +115,8 @@ def _rotate_store(
             _rotate(qkv, token, head * size, cos, sin, angles + turns[token])
     for head in range(kv_heads):
         key, value = (heads + head) * size, (heads + kv_heads + head) * size
-        for i in range(size):
-            keys[layer, block, offset, head, i] = qkv[token, key + i]
-            values[layer, block, offset, head, i] = qkv[token, value + i]
+        store(qkv[token, key : key + size], keys, layer, block, offset, head)
+        store(qkv[token, value : value + size], values, layer, block, offset, head)
 
 
 @jit

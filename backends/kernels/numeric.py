@@ -1,7 +1,7 @@
 """Numbers inside numba kernels: bfloat16, which numba does not know, and an exponential that vectorises.
 
-A bfloat16 array travels as int16: the upper half of a float32's bits. `widen` and `narrow` leave float32 alone,
-so that one kernel serves both types.
+A bfloat16 array travels as int16: the upper half of a float32's bits. `widen` and `narrow` leave float32 alone and take
+int8 for whole numbers, so that one kernel serves all types.
 """
 
 from functools import partial
@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 
 from backends.kernels.team import SUMS_IN_ANY_ORDER, exactly, jit
 
-_I16, _I32, _F32 = ir.IntType(16), ir.IntType(32), ir.FloatType()
+_I8, _I16, _I32, _F32 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.FloatType()
 
 _LOWEST, _HIGHEST = np.float32(-87.0), np.float32(88.0)  # beyond, the result is no normal number
 _LOG2_E = np.float32(1.4426950408889634)
@@ -29,11 +29,13 @@ _P3, _P4, _P5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.flo
 
 @intrinsic  # type: ignore[untyped-decorator]
 def widen(context: Any, value: Any) -> Any:
-    """float32 of a float32, or of a bfloat16 that came as int16."""
+    """float32 of a float32, of a bfloat16 that came as int16, or of an int8."""
 
     def lower(_: Any, builder: Any, __: Any, values: Any) -> Any:
         if value == types.float32:
             return values[0]
+        if value == types.int8:
+            return builder.sitofp(values[0], _F32)
         return builder.bitcast(builder.shl(builder.zext(values[0], _I32), _I32(16)), _F32)
 
     return types.float32(value), lower
@@ -41,11 +43,15 @@ def widen(context: Any, value: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def narrow(context: Any, value: Any, like: Any) -> Any:
-    """`value` in the type of `like`: float32, or int16 for bfloat16, rounded to nearest even."""
+    """`value` in the type of `like`: float32, int16 for bfloat16, or int8, rounded to nearest even."""
 
     def lower(_: Any, builder: Any, __: Any, values: Any) -> Any:
         if like == types.float32:
             return values[0]
+        if like == types.int8:
+            type = ir.FunctionType(_F32, [_F32])
+            near = cgutils.get_or_insert_function(builder.module, type, "llvm.rint.f32")
+            return builder.fptosi(builder.call(near, [values[0]]), _I8)
         bits = builder.bitcast(values[0], _I32)
         odd = builder.and_(builder.lshr(bits, _I32(16)), _I32(1))
         rounded = builder.add(bits, builder.add(odd, _I32(0x7FFF)))

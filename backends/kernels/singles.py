@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backends.kernels.numeric import exp, largest, widen
+from backends.kernels.sides import Side
 from backends.kernels.softmax import EIGHTH, NOTHING, TILE, capped, total_of
 from backends.kernels.team import exactly, jit
 from backends.kernels.vectors import STEP, copy, multiply, turn
@@ -38,8 +39,8 @@ def attend(
     window: int,
     cap: Any,
     queries: Array,
-    keys: Array,
-    values: Array,
+    keys: Side,
+    values: Side,
     table: Array,
     head: int,
     position: int,
@@ -58,11 +59,13 @@ def attend(
     top[:], total[:], mean[:] = NOTHING, _ZERO, _ZERO
     for start in range(begin, end, TILE):
         many = min(TILE, end - start)
-        _locate(keys, layer, table, start, many, head, offsets)
+        _locate(keys[0], layer, table, start, many, head, offsets)
         scores[:] = _ZERO
         for j in range(0, many, _TURNED):
-            turn(keys, offsets, j, size, key, 0)
-            turn(keys, offsets, j + STEP, size, key, STEP)
+            turn(keys[0], offsets, j, size, key, 0)
+            turn(keys[0], offsets, j + STEP, size, key, STEP)
+            if len(keys[1]):
+                _scale_columns(key, keys[1], offsets[j:])
             multiply(queries, size, 1, key, size, scores, j, count)
         if cap > 0:
             _cap(scores, cap)
@@ -74,7 +77,9 @@ def attend(
             _hide(scores, start, position, group, window, _ZERO)
         _add_up(scores, total)
         for j in range(many):
-            copy(values, offsets[j], size, value, j)
+            copy(values[0], offsets[j], size, value, j)
+        if len(values[1]):
+            _scale_rows(value, values[1], offsets, many)
         multiply(scores, TILE, 1, value, many, mean, 0, count)
 
 
@@ -93,6 +98,28 @@ def _locate(
             offsets[done + j] = first + j * kv_heads * size
         done += run
     offsets[count:] = offsets[count - 1]
+
+
+@exactly
+def _scale_columns(columns: Array, scales: Array, offsets: Array) -> None:
+    """Multiply each by the scale of what lies at its offset."""
+    size, count = columns.shape
+    flat, factors = scales.reshape(-1), np.empty(count, np.float32)
+    for j in range(count):
+        factors[j] = flat[offsets[j] // size]
+    for i in range(size):
+        for j in range(count):
+            columns[i, j] *= factors[j]
+
+
+@exactly
+def _scale_rows(rows: Array, scales: Array, offsets: Array, count: int) -> None:
+    """As `_scale_columns`, the first `count` of them."""
+    flat, size = scales.reshape(-1), rows.shape[1]
+    for j in range(count):
+        factor = flat[offsets[j] // size]
+        for i in range(size):
+            rows[j, i] *= factor
 
 
 @exactly

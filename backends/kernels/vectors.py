@@ -19,7 +19,7 @@ Array = NDArray[Any]
 
 STEP, _WIDE = 8, 16  # lanes of a narrow tile, and of a wide one
 _TALL = 8 if binding.get_host_cpu_features().get("avx512f") else 4  # rows of a wide one: what registers hold
-_I16, _I32, _I64, _F32 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
+_I8, _I16, _I32, _I64, _F32 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
 
 
 @jit
@@ -118,7 +118,7 @@ def maximum(_: Any, rows: Any, left: Any, count: Any, folded: Any) -> Any:
 def turn(_: Any, cache: Any, offsets: Any, first: Any, size: Any, turned: Any, left: Any) -> Any:
     """turned[i, left + j] = element i of what lies `offsets[first + j]` into `cache`, for j < STEP and i < size.
 
-    `cache` float32, or bfloat16 as int16; `offsets` int64 [at least first + STEP]; `size` a multiple of STEP.
+    `cache` float32, bfloat16 as int16, or int8; `offsets` int64 [at least first + STEP]; `size` a multiple of STEP.
     """
     vector = ir.VectorType(_F32, STEP)
 
@@ -195,6 +195,9 @@ def _widened(builder: Any, at: Any, vector: Any) -> Any:
     """As `numeric.widen`, a register of them."""
     if at.type.pointee == _F32:
         return _load(builder, at, vector)
+    if at.type.pointee == _I8:
+        codes = ir.VectorType(_I8, vector.count)
+        return builder.sitofp(builder.load(builder.bitcast(at, codes.as_pointer()), align=1), vector)
     shorts, words = ir.VectorType(_I16, vector.count), ir.VectorType(_I32, vector.count)
     bits = builder.zext(builder.load(builder.bitcast(at, shorts.as_pointer()), align=2), words)
     return builder.bitcast(builder.shl(bits, words([16] * vector.count)), vector)

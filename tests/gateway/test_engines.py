@@ -20,7 +20,7 @@ def test_an_engine_gets_what_the_configuration_says() -> None:
     engine = Engine(
         model="m", kv_tokens=3200, max_sequences=50, bands=(Band(rows=4, ttft_ms=90),), interactive_sequences=3,
         token_budget=99, step_budget_ms=12.5, max_waiting=7, max_waiting_tokens=1234, tenant_share=0.3,
-        session_share=0.2, cores=5, tensor_parallel=2, dtype="float32", max_model_len=800,
+        session_share=0.2, cores=5, tensor_parallel=2, dtype="float32", kv_cache="int8", max_model_len=800,
         speculation=Speculation(method="ngram", max_tokens=5, max_sequences=3),
     )  # fmt: skip
     made = engine_config("7b/0", engine, Path("/models/m"), "/run/x/3")
