@@ -1,9 +1,10 @@
 """The sets of tasks that benchmarks grade models on: everyday tasks of our own, and public ones where HEADRACE_DATA
-names a folder with them."""
+names a folder with them. `python -m benchmarks.sets FILE` writes all of them as a sample for `headrace calibrate`."""
 
 import gzip
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import msgspec
 
 from benchmarks import everyday
 from gateway.learning.checkers import Number, number
-from gateway.learning.samples import Sample
+from gateway.learning.samples import Sample, save
 from gateway.learning.tasks import Function, function
 
 PUBLIC = {"humaneval": "humaneval.jsonl.gz", "gsm8k": "gsm8k_test_a.jsonl.gz"}
@@ -56,3 +57,7 @@ def _rows(name: str) -> list[dict[str, Any]]:
         return []
     with gzip.open(Path(folder) / name) as file:
         return [json.loads(line) for line in file]
+
+
+if __name__ == "__main__":
+    save(Path(sys.argv[1]), everything())

@@ -87,6 +87,7 @@ def load_preset(name: str) -> Config:
     return msgspec.structs.replace(
         config,
         state=msgspec.structs.replace(config.state, folder=str(Path(states) / "headrace")),
+        classifier=None if config.classifier is None else str(presets.joinpath(config.classifier)),
         calibration=None if config.calibration is None else str(presets.joinpath(config.calibration)),
     )
 
