@@ -54,7 +54,10 @@ def among(token: int, allowed: Words) -> int:
 
 @dataclass
 class FakeRunner:
-    """Keeps the token of every position where a model keeps its keys and values, and answers from those alone."""
+    """Keeps the token of every position where a model keeps its keys and values, and answers from those alone.
+
+    As on a device, steps run in the order in which they are launched, whenever they are collected.
+    """
 
     kv: list[list[int]]
     batches: list[Batch] = field(default_factory=list)
@@ -62,6 +65,7 @@ class FakeRunner:
     answers: list[list[list[int]]] = field(default_factory=list)  # given instead of the right ones
     seconds: float = 0.0  # that a device would have worked
     followed: int = 0  # steps launched before the last one was collected
+    sampled: dict[int, list[list[int]]] = field(default_factory=dict)  # by its id, until it is collected
 
     def launch(self, batch: Batch) -> Batch:
         assert batch.rows
@@ -71,16 +75,17 @@ class FakeRunner:
             self._write(row)
         if self.failures:
             raise self.failures.pop(0)
+        self.sampled[id(batch)] = self._said(batch)
         return batch
 
     def follow(self, batch: Batch, follows: list[int], pending: Batch) -> Batch:
-        said = self._said(pending)
+        said = self.sampled[id(pending)]
         rows = [replace(row, tokens=said[place]) for row, place in zip(batch.rows, follows, strict=True)]
         self.followed += 1
         return self.launch(Batch(rows))
 
     def collect(self, pending: Batch) -> list[list[int]]:
-        said = self._said(pending)
+        said = self.sampled.pop(id(pending))
         return self.answers.pop(0) if self.answers else said
 
     def _said(self, pending: Batch) -> list[list[int]]:
