@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from backends.engine.parallel.leader import Workers
-
 Saved = tuple[Path, Any]
 
 
@@ -54,13 +52,3 @@ def save_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Saved]
         return folder, model
 
     return save
-
-
-@pytest.fixture(scope="session", params=[2, 3], ids=["two ranks", "three ranks"])
-def workers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
-    """Ranks of which this process is the first. All tests share them: `workers.load(config)`."""
-    losses: list[str] = []
-    ranks = Workers(request.param, tmp_path_factory.mktemp("ranks") / "store", losses.append)
-    yield ranks
-    ranks.close()
-    assert not losses

@@ -6,7 +6,7 @@ import torch
 from backends.engine.parallel.leader import Workers
 from tests.backends.models.packed.cases import CASES
 from tests.backends.models.packed.conftest import Round, Write
-from tests.backends.models.test_tensor_parallel import both, config_of
+from tests.backends.models.ranks.test_logits import both, config_of
 
 EVERYDAY = (
     "awq 32",

@@ -1,0 +1,26 @@
+"""Several ranks compute what one does."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).with_name("ranks")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("marked", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_among_ranks(marked: str) -> None:
+    """In a process of its own: to all that asks torch, transformers too, the first rank is one of several as long as
+    the others live. And it runs the machine code that they find on disk. What another process has compiled meanwhile
+    may be put together in another way, and then sums are rounded otherwise."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marked, str(FOLDER)],
+        env={**os.environ, "HEADRACE_TEST_RANKS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=880,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
