@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from backends.tokenizer import Tokenizer
 from gateway.config import Price
 from gateway.tiers import Replica, Tier
 from tests.gateway.story.in_the_hand import Gateway
+from tests.gateway.story.judged import Rig
 
 Step = Delta | BackendError
 
@@ -122,3 +124,8 @@ async def gateway(
     made = Gateway(tmp_path, [tier_of("7b", backend("7b/0")), tier_of("13b", backend("13b/0"))])
     yield made
     await made.sessions.close()
+
+
+@pytest.fixture
+def rig(confident: Any, backend: MakeBackend, tier_of: Callable[..., Tier]) -> Rig:
+    return Rig(confident, backend, tier_of)

@@ -1,125 +1,20 @@
 """Answers judged while they are held back: kept, escalated, paid for, and never changed after the first byte."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from backends.backend import BackendError, Delta, Rejected, Unavailable, Usage
-from classifier import Assessment
-from classifier.prospects import Prospect
-from gateway import cascade
-from gateway.cascade import Attempt, Plan, Start
-from gateway.cascade_metrics import CascadeMetrics
-from gateway.config import Cascade, Price, Telemetry, Tenant
-from gateway.config import Tier as TierConfig
-from gateway.holding import Ahead, Held
-from gateway.judges import Brief, Judges, Weights
-from gateway.ledger import ABORTED, ESCALATED, RUNNING, Entry, Ledger
+from backends.backend import Delta, Rejected, Unavailable, Usage
+from gateway.cascade import Attempt
+from gateway.holding import Ahead
+from gateway.ledger import ABORTED, ESCALATED, RUNNING, Entry
 from gateway.reasons import reason
 from gateway.request import Route
-from gateway.routing import TierSignals
-from gateway.telemetry import Traces
 from gateway.tiers import Replica, Tier
-
-Make = Callable[..., Any]
-QA = Assessment(task="qa", good={"7b": 0.5, "13b": 0.6, "70b": 0.7}, seconds=0.001)
-TIERS = ("7b", "13b", "70b")
-SIGNALS = tuple(
-    TierSignals(
-        name=name,
-        available=True,
-        context_length=999,
-        prompt_tokens=1000,
-        cached_tokens=0,
-        price=Price(input=p),
-    )
-    for name, p in zip(TIERS, (1.0, 3.0, 10.0), strict=True)
-)
-LARGE = [Delta(text="L0 ", tokens=1), Delta(text="L1", tokens=1, finish="stop",
-         usage=Usage(prompt_tokens=5, completion_tokens=2))]  # fmt: skip
-
-
-class Rig:
-    """Three tiers of one scripted backend each; the small two are judged."""
-
-    def __init__(self, confident: Any, backend: Make, tier_of: Make) -> None:
-        self.confident = confident
-        self.scripts: dict[str, Sequence[Delta | BackendError]] = {name: LARGE for name in TIERS}
-        self.backends: dict[str, Any] = {}
-        self._backend, self._tier_of = backend, tier_of
-        self.ledger = Ledger()
-        self.registry = CollectorRegistry()
-        self.metrics = CascadeMetrics(self.registry, TIERS)
-        self.aside: list[tuple[str, str, Usage]] = []
-        self.watched: list[bool] = []
-        self.route = Route(order=TIERS, reason="7b: because", assessment=QA)
-
-    def plan(
-        self,
-        escalations: int = 2,
-        start: Start | None = None,
-        n: int = 1,
-        prospects: Sequence[Prospect] = (),
-        weight: float | None = None,
-        **terms: Any,
-    ) -> Plan:
-        configs = [TierConfig(name=name, cascade=Cascade(**terms)) for name in TIERS]
-        weights = {"7b": "m", "13b": "m", "70b": "unknown"}
-        judges = Judges(
-            configs,
-            self.confident.calibrations("m", prospects=prospects),
-            {name: [Weights(model, "bfloat16")] for name, model in weights.items()},
-        )
-
-        def brief(tier: Tier, replica: Replica) -> Brief | None:
-            found = judges.brief(Tenant(name="acme"), tier.name, QA, n, SIGNALS, weight)
-            return None if isinstance(found, str) else found
-
-        def set_aside(tier: Tier, replica: Replica, entry: Entry, held: Held) -> None:
-            assert entry.outcome != RUNNING
-            self.aside.append((tier.name, entry.outcome, held.used(5)))
-
-        return Plan(
-            route=self.route, cached={}, start=start or self._start, brief=brief, set_aside=set_aside,
-            warm=lambda tier, replica: replica.backend.warm(tier.name),  # type: ignore[arg-type]
-            attempts=judges.attempts(Tenant(name="acme"), "7b"), escalations=escalations,
-        )  # fmt: skip
-
-    def _start(
-        self, tier: Tier, replica: Replica, entry: Entry, watched: bool
-    ) -> AsyncGenerator[Delta, None]:
-        self.watched.append(watched)
-        return replica.backend.stream(tier.name)  # type: ignore[arg-type]
-
-    async def run(self, **terms: Any) -> Attempt:
-        self.backends = {name: self._backend(f"{name}/0", script) for name, script in self.scripts.items()}
-        tiers = {name: self._tier_of(name, each) for name, each in self.backends.items()}
-        plan = self.plan(**terms)
-        return await cascade.run(plan, tiers, self.ledger, self.metrics, Traces(Telemetry()))
-
-    async def text(self, attempt: Attempt) -> str:
-        async with aclosing(attempt.rest) as rest:
-            told = [*attempt.held, *[delta async for delta in rest]]
-        return "".join(delta.text for delta in told)
-
-    def opened(self) -> list[int]:
-        return [self.backends[name].opened for name in TIERS]
-
-    def idle(self) -> bool:
-        return all(each.in_flight == 0 and each.opened == each.closed for each in self.backends.values())
-
-    def value(self, name: str, **labels: str) -> float:
-        return self.registry.get_sample_value(name, labels) or 0.0
-
-
-@pytest.fixture
-def rig(confident: Any, backend: Make, tier_of: Make) -> Rig:
-    return Rig(confident, backend, tier_of)
+from tests.gateway.story.judged import LARGE, Make, Rig
 
 
 async def test_a_sure_answer_is_kept_and_streamed_on(rig: Rig) -> None:
@@ -363,50 +258,3 @@ def test_words_of_a_route_without_verdicts(tier_of: Make, backend: Make, tmp_pat
     attempt = Attempt(tier=tier, replica=tier.replicas[0], entry=entry, held=(), rest=None)  # type: ignore[arg-type]
     route = Route(order=("7b", "13b"), reason="7b: because", assessment=None)
     assert reason(route, attempt) == "13b: failover from 7b (7b: because)"
-
-
-async def test_what_is_hopeless_everywhere_stays(rig: Rig) -> None:
-    """Nobody pays for an escalation that is expected to gain nothing."""
-    rig.scripts["7b"] = rig.confident.answer(*[rig.confident.UNSURE] * 50)
-    attempt = await rig.run(
-        prospects=[rig.confident.prospect("m", 0.13), rig.confident.prospect("unknown", 0.14)]
-    )
-    assert attempt.tier.name == "7b" and rig.opened() == [1, 0, 0] and attempt.verdicts[0].kept
-    assert reason(rig.route, attempt) == (
-        "7b: because; its answer p=0.12 < 0.50 after 32 tokens, 70b expected 0.14, hardly better"
-    )
-    await attempt.rest.aclose()
-
-
-async def test_who_is_expected_to_do_no_better_is_passed_over(rig: Rig) -> None:
-    rig.scripts["7b"] = rig.confident.answer(*[rig.confident.UNSURE] * 50)
-    attempt = await rig.run(
-        prospects=[rig.confident.prospect("m", 0.13), rig.confident.prospect("unknown", 0.8)]
-    )
-    assert attempt.tier.name == "70b" and rig.opened() == [1, 0, 1] and rig.idle() is False
-    assert reason(rig.route, attempt) == (
-        "70b: escalated from 7b (p=0.12 < 0.50 after 32 tokens, 70b expected 0.80) (7b: because)"
-    )
-    assert rig.value("headrace_escalations_total", from_tier="7b", to_tier="70b") == 1
-    await attempt.rest.aclose()
-
-
-@pytest.mark.parametrize(("weight", "tier"), [(10.0, "70b"), (40.0, "13b"), (400.0, "7b")])
-async def test_with_a_goal_worth_decides(rig: Rig, weight: float, tier: str) -> None:
-    """A thousand tokens of prompt cost .003 on 13b and .010 on 70b, which is expected to be right .2 more often."""
-    rig.scripts["7b"] = rig.confident.answer(*[rig.confident.UNSURE] * 50)
-    rig.scripts["13b"] = rig.confident.answer(*[rig.confident.SURE] * 50)
-    attempt = await rig.run(
-        weight=weight, prospects=[rig.confident.prospect("m", 0.6), rig.confident.prospect("unknown", 0.8)]
-    )
-    assert attempt.tier.name == tier
-    if tier == "7b":
-        assert "p=0.12 after 32 tokens, 13b expected 0.60, not worth its cost" in reason(rig.route, attempt)
-    await attempt.rest.aclose()
-
-
-async def test_a_threshold_that_was_set_stands_above_worth(rig: Rig) -> None:
-    rig.scripts["7b"] = rig.confident.answer(*[rig.confident.UNSURE] * 50)
-    attempt = await rig.run(weight=400.0, threshold=0.4, prospects=[rig.confident.prospect("m", 0.6)])
-    assert attempt.tier.name == "13b" and "p=0.12 < 0.40 after 32 tokens" in reason(rig.route, attempt)
-    await attempt.rest.aclose()
