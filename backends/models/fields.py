@@ -1,6 +1,6 @@
 """Fields of a config.json, checked; null stands for the default."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 
@@ -35,6 +35,25 @@ def mapping(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     if value is not None and not isinstance(value, Mapping):
         raise ConfigError(f"{name}: {value!r} is not an object")
     return value or {}
+
+
+def choice(settings: Mapping[str, Any], field: str, allowed: Collection[Any], default: Any = None) -> Any:
+    """A field that may have some values only, whatever their case; null stands for `default`. Raises ConfigError."""
+    value = settings.get(field)
+    value = default if value is None else value.lower() if isinstance(value, str) else value
+    if value is None:
+        raise ConfigError(f"{field}: missing")
+    if isinstance(value, bool) is not all(isinstance(each, bool) for each in allowed) or value not in allowed:
+        raise ConfigError(
+            f"{field}: {settings.get(field)!r} is not supported, only {', '.join(map(repr, allowed))}"
+        )
+    return value
+
+
+def refuse(settings: Mapping[str, Any], field: str, reason: str) -> None:
+    """Raises ConfigError where the field says anything."""
+    if settings.get(field):
+        raise ConfigError(f"{field}: is not supported: {reason}")
 
 
 def _present(config: Mapping[str, Any], name: str, default: float | None) -> Any:

@@ -3,18 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from backends.models.packed.files import (
-    FLOATS,
-    Files,
-    Module,
-    Packing,
-    choice,
-    columns_of_groups,
-    left_whole,
-    modules,
-    used_by,
-    words_around,
-)
+from backends.models.fields import choice
+from backends.models.packed.files import FLOATS, Files, Module, Packing, modules
+from backends.models.packed.groups import columns_of_groups, words_around
+from backends.models.packed.lists import left_whole
 from backends.models.packed.tensor import GroupedTensor
 from backends.quantization.grouped import Grouped
 from backends.quantization.int4 import GROUP
@@ -30,10 +22,8 @@ def opened(settings: Mapping[str, Any], files: Files) -> Packing:
     for field in ("version", "format", "checkpoint_format"):
         choice(settings, field, _LAYOUTS, default=_LAYOUTS[0])
     found = modules(files, awq.NAMES, lambda tensors: bool(tensors))
-    weights = {name: _weight(settings, module) for name, module in found.items()}
-    return Packing(
-        weights, used_by(found.values()), left_whole(settings, "modules_to_not_convert"), awq.NAMES[0]
-    )
+    listed = left_whole(settings, "modules_to_not_convert")
+    return Packing.of(found, lambda module: _weight(settings, module), listed, awq.NAMES[0])
 
 
 def _weight(settings: Mapping[str, Any], module: Module) -> GroupedTensor:

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 
 from backends.models.fields import ConfigError
-from backends.models.packed.files import FLOATS, Files, Module, Packing, left_whole, modules, used_by
+from backends.models.packed.files import FLOATS, Files, Module, Packing, modules
+from backends.models.packed.lists import left_whole
 from backends.models.packed.tensor import PackedTensor
 from backends.quantization.packing import bitsandbytes
 
@@ -25,10 +26,7 @@ def opened(settings: Mapping[str, Any], files: Files) -> Packing:
     suffixes = _FOUR_BITS if four else _EIGHT_BITS
     found = modules(files, ("weight", *suffixes), lambda tensors: any(name in tensors for name in suffixes))
     read = _four_bits if four else _eight_bits
-    weights = {name: read(module) for name, module in found.items()}
-    return Packing(
-        weights, used_by(found.values()), left_whole(settings, "llm_int8_skip_modules"), suffixes[0]
-    )
+    return Packing.of(found, read, left_whole(settings, "llm_int8_skip_modules"), suffixes[0])
 
 
 def _four_bits(module: Module) -> PackedTensor:

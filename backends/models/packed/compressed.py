@@ -9,24 +9,12 @@ from typing import Any
 
 import torch
 
-from backends.models.fields import ConfigError, mapping
-from backends.models.packed.files import (
-    FLOATS,
-    Files,
-    Module,
-    Packing,
-    choice,
-    columns_of_groups,
-    left_whole,
-    modules,
-    names,
-    names_in,
-    refuse,
-    used_by,
-    words_around,
-)
+from backends.models.fields import ConfigError, choice, mapping, refuse
+from backends.models.packed.files import FLOATS, Files, Module, Packing, modules
 from backends.models.packed.fp8 import OF_ACTIVATIONS, Piece, block_of
 from backends.models.packed.fp8 import weight_of as float8_of
+from backends.models.packed.groups import columns_of_groups, words_around
+from backends.models.packed.lists import left_whole, names, names_in
 from backends.models.packed.tensor import GroupedTensor, PackedTensor
 from backends.quantization.grouped import Grouped
 from backends.quantization.int4 import fits
@@ -78,11 +66,10 @@ def opened(settings: Mapping[str, Any], files: Files) -> Packing:
     if not schemes:
         raise ConfigError("config_groups: missing")
     found = modules(files, _SUFFIXES, _is_packed)
-    weights = {name: _weight(_scheme_of(name, schemes), module) for name, module in found.items()}
     listed = left_whole(settings, "ignore")
-    return Packing(
-        weights,
-        used_by(found.values()),
+    return Packing.of(
+        found,
+        lambda module: _weight(_scheme_of(module.name, schemes), module),
         lambda layer: listed(layer) or not any(scheme.is_for(layer) for scheme in schemes),
         "weight_packed" if schemes[0].format == _FORMATS[0] else "weight_scale",
     )

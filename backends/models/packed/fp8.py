@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from backends.models.fields import ConfigError
-from backends.models.packed.files import FLOATS, Files, Module, Packing, choice, left_whole, modules, used_by
+from backends.models.fields import ConfigError, choice
+from backends.models.packed.files import FLOATS, Files, Module, Packing, modules
+from backends.models.packed.lists import left_whole
 from backends.models.packed.tensor import PackedTensor
 from backends.quantization.packing.fp8 import BLOCK_SCALE, SCALE, Float8
 
@@ -26,9 +27,9 @@ def opened(settings: Mapping[str, Any], files: Files) -> Packing:
     choice(settings, "activation_scheme", ("dynamic", "static"), default="dynamic")
     block = block_of(settings, "weight_block_size")
     found = modules(files, ("weight", *_SCALES, *OF_ACTIVATIONS), _is_packed)
-    weights = {name: weight_of(module, block) for name, module in found.items()}
     listed = left_whole(settings, "modules_to_not_convert", "ignored_layers")
-    return Packing(weights, used_by(found.values()), listed, BLOCK_SCALE if block else SCALE)
+    sign = BLOCK_SCALE if block else SCALE
+    return Packing.of(found, lambda module: weight_of(module, block), listed, sign)
 
 
 def block_of(settings: Mapping[str, Any], field: str) -> Piece | None:

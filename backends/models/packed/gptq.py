@@ -6,22 +6,10 @@ from typing import Any
 
 import torch
 
-from backends.models.fields import ConfigError, mapping
-from backends.models.packed.files import (
-    FLOATS,
-    Files,
-    Module,
-    Packing,
-    choice,
-    columns_of_groups,
-    left_whole,
-    modules,
-    names,
-    names_in,
-    refuse,
-    used_by,
-    words_around,
-)
+from backends.models.fields import ConfigError, choice, mapping, refuse
+from backends.models.packed.files import FLOATS, Files, Module, Packing, modules
+from backends.models.packed.groups import columns_of_groups, words_around
+from backends.models.packed.lists import left_whole, names, names_in
 from backends.models.packed.tensor import GroupedTensor
 from backends.quantization.grouped import Grouped
 from backends.quantization.int4 import fits
@@ -44,14 +32,11 @@ def opened(settings: Mapping[str, Any], files: Files) -> Packing:
     said = _VERSIONS[choice(settings, field, _VERSIONS, default="gptq")]
     left_out = _left_out(settings)
     found = modules(files, gptq.NAMES, lambda tensors: bool(tensors))
-    version = _version(said, bits, found.values())
-    weights = {
-        name: _weight(settings, module, bits, version, _borrows(settings)) for name, module in found.items()
-    }
+    version, borrows = _version(said, bits, found.values()), _borrows(settings)
     listed = left_whole(settings, "modules_to_not_convert")
-    return Packing(
-        weights,
-        used_by(found.values()),
+    return Packing.of(
+        found,
+        lambda module: _weight(settings, module, bits, version, borrows),
         lambda layer: listed(layer) or any(names(entry, layer) for entry in left_out),
         gptq.NAMES[0],
     )

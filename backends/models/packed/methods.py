@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from backends.models.fields import ConfigError, mapping
+from backends.models.fields import ConfigError, choice, mapping
 from backends.models.packed import awq, bitsandbytes, compressed, fp8, gptq
-from backends.models.packed.files import Files, Packing, choice
+from backends.models.packed.files import Files, Packing
 from backends.models.stored import Stored
 
 _log = logging.getLogger(__name__)
