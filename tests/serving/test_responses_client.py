@@ -1,16 +1,13 @@
 """The unmodified `openai` client's Responses API, over real sockets and real stores."""
 
 import json
-import os
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-from jsonschema import Draft202012Validator
 from openai import AsyncOpenAI, OpenAI
 
 from backends.backend import DeadlineExceeded, Overloaded, Rejected, Unavailable
@@ -396,36 +393,3 @@ def test_what_cannot_be_asked_of_a_stored_response_is_named(client: OpenAI, quer
 def test_compacting_is_refused_by_name(client: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="compact: nothing is compacted"):
         client.responses.compact(model="auto", input="Hello?")
-
-
-@pytest.fixture(scope="module")
-def specification() -> dict[str, Any]:
-    folder = os.environ.get("HEADRACE_DATA")
-    if not folder:
-        pytest.skip("HEADRACE_DATA names no folder with openai-openapi-trim.json")
-    spec: dict[str, Any] = json.loads((Path(folder) / "openai-openapi-trim.json").read_text())
-    return spec
-
-
-@pytest.mark.parametrize("finish", ["stop", "length", None])
-def test_objects_and_events_are_what_openai_specifies(
-    client: OpenAI, front: Any, specification: dict[str, Any], finish: Any
-) -> None:
-    def validate(kind: str, value: object) -> None:
-        schema = {"$ref": f"#/components/schemas/{kind}", "components": specification["components"]}
-        Draft202012Validator(schema).validate(value)
-
-    front.dispatcher.script.finish = finish
-    ask: Any = {
-        "model": "auto",
-        "input": "Hello?",
-        "user": "ann",
-        "conversation": client.conversations.create().id,
-    }
-    for event in client.responses.create(**ask, stream=True):
-        validate("ResponseStreamEvent", event.to_dict())
-        kept: Any = getattr(event, "response", None)
-    for event in client.responses.retrieve(kept.id, stream=True):
-        validate("ResponseStreamEvent", event.to_dict())
-    if finish is not None:
-        validate("Response", client.responses.create(**ask).to_dict())
