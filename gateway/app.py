@@ -26,7 +26,7 @@ from gateway.limits_memory import MemoryLimits
 from gateway.live import Live, Salts, everybody
 from gateway.logs import set_log_level
 from gateway.metering import Meter
-from gateway.metrics import Metrics, measure_lag
+from gateway.metrics import STORES, Metrics, measure_lag
 from gateway.observation import observer
 from gateway.otlp_metrics import exported
 from gateway.recall import Memory
@@ -93,7 +93,7 @@ class Works:
         self.metrics = new_metrics(config, None if place is None else place.shared)
         self._traces = Traces(config.telemetry)
         self._records = open_records(config.telemetry, self._secret, self.metrics)
-        self._stores = open_stores(config.state, self.live.retention)
+        self._stores = open_stores(config.state, self.live.retention, self._tell_of_stores)
         self.archive = Archive(
             self._stores.documents, self._stores.sessions, self.metrics, config.state.session_characters
         )
@@ -152,6 +152,11 @@ class Works:
                 reloads=changes,
             )
         return Gateway(front=front, admin=admin, reloads=changes)
+
+    def _tell_of_stores(self, answer: bool) -> None:
+        """All of them are in one server."""
+        for kind in STORES:
+            self.metrics.state_backend(kind, up=answer)
 
     def _find_tenant(self, key: str | None) -> Tenant:
         """Raises ApiError 401."""

@@ -85,6 +85,7 @@ class Archive:
             self._metrics.state_backend("sessions", up=False)
             logger.error("response %s is not stored: %s", response.id, error)
             return False
+        self._metrics.state_backend("sessions", up=True)
         return True
 
     async def delete_response(self, tenant: str, response_id: str) -> None:

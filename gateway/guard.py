@@ -46,6 +46,8 @@ class Guard:
         except failures as error:
             if error is silence:
                 self._breaker.trip()
+            if self._pulse is not None and error is not resting:
+                self._pulse.feel()
             raise
         finally:
             question.close()  # where it was not even asked

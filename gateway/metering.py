@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from msgspec.structs import replace
 
-from gateway.account import budgets
+from gateway.account import budgets, unlimited
 from gateway.config import Budget, Limits, Tenant
 from gateway.errors import ApiError
 from gateway.limits import (
@@ -99,7 +99,8 @@ class Meter:
         try:
             try:
                 charge = await self._reserve(tenant, request_id, amount)
-                self._metrics.state_backend("limits", up=True)
+                if not unlimited(tenant.limits):  # else the store was not asked
+                    self._metrics.state_backend("limits", up=True)
             except LimitStoreUnavailable as error:
                 logger.warning("limits: %s; deciding by this gateway's own counts", error)
                 self._metrics.state_backend("limits", up=False)

@@ -21,7 +21,9 @@ TICK = 0.008  # seconds; a stall of this process is one tick, however long, so t
 LATE = 0.004  # seconds; a tick that rings later tells that this process was kept from listening
 SUSPICIOUS, SILENT = 2, 6  # ticks without a word from the server: it is asked, it is given up
 STARVED = 2 * SILENT  # the same where all ticks ring late: some time it must be given up
-AGAIN = 0.2  # seconds after which one that was given up is asked again, so that it is found back without a request
+AGAIN = (
+    0.2  # seconds after which one that does not answer is asked again, so that it is found without a request
+)
 
 
 class Pulse:
@@ -32,14 +34,15 @@ class Pulse:
         ping: Callable[[], Awaitable[object]],
         awake: Callable[[], None],
         hang_up: Callable[[], Awaitable[object]] | None = None,
+        lost: Callable[[], None] | None = None,
     ) -> None:
         """`ping`: the smallest question, on a connection of its own, since a new one takes several answers to make;
-        `awake` is told of each answer to it; `hang_up`: closes the connection."""
+        `awake` is told of each answer to it, `lost` of each that does not come; `hang_up`: closes the connection."""
         self._ping = ping
         self._awake = awake
+        self._lost = lost
         self._hang_up = hang_up
         self._pinging: asyncio.Future[object] | None = None
-        self._given_up = False
         self._again: asyncio.TimerHandle | None = None
         self.words = 0  # how often the server has said anything
 
@@ -55,21 +58,15 @@ class Pulse:
         return result
 
     def feel(self) -> None:
-        """Ask, unless that question is under way. Its own timeouts end it."""
+        """Ask, unless that question is under way, and go on asking until it is answered. Its own timeouts end it."""
         if self._pinging is None:
+            self._rest()
             self._pinging = asyncio.ensure_future(self._ping())
             self._pinging.add_done_callback(self._felt)
 
-    def give_up(self) -> None:
-        """It was silent for too long: it is asked until it answers."""
-        self._given_up = True
-        self.feel()
-
     async def close(self) -> None:
         """Idempotent."""
-        self._given_up = False
-        if self._again is not None:
-            self._again.cancel()
+        self._rest()
         if self._pinging is not None:
             self._pinging.cancel()
         if self._hang_up is not None:
@@ -80,11 +77,17 @@ class Pulse:
         if pinging.cancelled():
             return
         if pinging.exception() is None:
-            self._given_up = False
             self.words += 1
             self._awake()
-        elif self._given_up:
-            self._again = pinging.get_loop().call_later(AGAIN, self.feel)
+            return
+        if self._lost is not None:
+            self._lost()
+        self._again = pinging.get_loop().call_later(AGAIN, self.feel)
+
+    def _rest(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
 
 
 class _Wait:
@@ -113,7 +116,7 @@ class _Wait:
         self._words = self._pulse.words
         enough = STARVED if time.monotonic() - self._due > LATE else SILENT
         if self._quiet >= enough:
-            self._pulse.give_up()
+            self._pulse.feel()
             return self._strike(self._silence)
         if self._slow is not None and self._waited >= enough:
             return self._strike(self._slow)

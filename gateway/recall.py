@@ -77,6 +77,7 @@ class Memory:
             session = await self._store.create(request.tenant.name)
         except SessionStoreUnavailable as error:
             raise self._unavailable() from error
+        self._metrics.state_backend("sessions", up=True)
         self._metrics.session("opened")
         return structs.replace(recalled, session=session)
 

@@ -1,8 +1,10 @@
 """Where limits and sessions live, as the configuration says: files of this host, or Redis for many."""
 
 import os
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from backends.breaker import Breaker
@@ -57,13 +59,14 @@ class Stores:
                 stack.push_async_callback(store.close)
 
 
-def open_stores(state: State, retention: Retention) -> Stores:
+def open_stores(state: State, retention: Retention, told: Callable[[bool], None] | None = None) -> Stores:
     """Nothing is opened before the first use, so that a store which is down does not keep a gateway from starting.
 
-    Raises ValueError as `redis_url`.
+    `told`: whether a server answers that is asked how it is, as one is at the start, and where it fails or is slow;
+    files are never asked. Raises ValueError as `redis_url`.
     """
     url = redis_url(state)
-    return _files(Path(state.folder), retention) if url is None else _in_redis(url, retention)
+    return _files(Path(state.folder), retention) if url is None else _in_redis(url, retention, told)
 
 
 def _files(folder: Path, retention: Retention) -> Stores:
@@ -74,11 +77,17 @@ def _files(folder: Path, retention: Retention) -> Stores:
     )
 
 
-def _in_redis(url: str, retention: Retention) -> Stores:
+def _in_redis(url: str, retention: Retention, told: Callable[[bool], None] | None) -> Stores:
     """One server: what one of them finds of it holds for all, so that a request waits for it but once."""
     heart = connect(url, TIMEOUT)
     breaker = Breaker(failures=FAILURES, pause=PAUSE)
-    pulse = Pulse(heart.ping, breaker.alive, heart.aclose)
+
+    def awake() -> None:
+        breaker.alive()
+        if told is not None:
+            told(True)
+
+    pulse = Pulse(heart.ping, awake, heart.aclose, lost=None if told is None else partial(told, False))
     guard = Guard(breaker, pulse)
     return Stores(
         limits=GuardedLimits(RedisLimits(connect(url, TIMEOUT)), guard),

@@ -22,7 +22,8 @@ class Server:
         self.asked = self.pings = self.cancelled = 0
         self.fault: Exception | None = None
         self.breaker = Breaker(failures=3, pause=60.0)
-        self.pulse = Pulse(self.ping, self.breaker.alive)
+        self.lost = 0
+        self.pulse = Pulse(self.ping, self.breaker.alive, lost=self.lose)
         self.guard = Guard(self.breaker, self.pulse)
 
     async def answer(self) -> str:
@@ -39,6 +40,12 @@ class Server:
         await asyncio.sleep(self.away)
         if self.fault is not None:
             raise self.fault
+
+    def lose(self) -> None:
+        self.lost += 1
+
+    async def refuse(self) -> str:
+        raise Down("refused")
 
     async def ask(self) -> str:
         return await self.guard.ask(self.answer(), failures=Down, answers=())
@@ -113,6 +120,21 @@ async def test_one_that_was_given_up_is_found_back_without_a_request(server: Ser
         while server.breaker.open:
             await asyncio.sleep(TICK)
     assert server.asked == 1
+
+
+async def test_one_that_refuses_is_asked_until_it_answers(server: Server) -> None:
+    """A server that is not there fails at once: nobody has to wait for it to be suspicious."""
+    server.fault = OSError("refused")
+    with pytest.raises(Down, match="refused"):
+        await server.guard.ask(server.refuse(), failures=Down, answers=())
+    async with asyncio.timeout(10):
+        while server.lost < 2:
+            await asyncio.sleep(TICK)
+        server.fault, lost = None, server.lost
+        while server.pings == lost:
+            await asyncio.sleep(TICK)
+    await asyncio.sleep(2 * AGAIN)
+    assert (server.pings, server.lost) == (lost + 1, lost)
 
 
 async def test_nobody_asks_once_it_is_closed(server: Server) -> None:

@@ -70,6 +70,17 @@ async def test_a_redis_that_is_not_there_keeps_nobody_from_starting(
     assert list(tmp_path.iterdir()) == []
 
 
+async def test_a_redis_that_is_not_there_is_told_of_before_anybody_needs_it(unused_tcp_port: int) -> None:
+    told: list[bool] = []
+    stores = open_stores(State(redis=f"redis://127.0.0.1:{unused_tcp_port}/0"), always(60.0), told.append)
+    stores.greet()
+    async with asyncio.timeout(10):
+        while len(told) < 2:
+            await asyncio.sleep(0.01)
+    await stores.close()
+    assert not any(told)
+
+
 async def test_a_password_never_gets_into_an_error(tmp_path: Path, unused_tcp_port: int) -> None:
     state = State(folder=str(tmp_path), redis=f"redis://me:canary-42@127.0.0.1:{unused_tcp_port}/0")
     limits = open_stores(state, always(60.0)).limits
