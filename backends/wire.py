@@ -24,7 +24,7 @@ MAX_DRAFT = 16  # tokens
 
 FinishReason = Literal["stop", "length", "abort", "deadline", "error"]
 Traffic = Literal["interactive", "batch"]
-Quantization = Literal["none", "auto", "int8", "int4"]
+Quantization = Literal["none", "auto", "int8", "int4", "w8a8", "fp8"]
 KVFormat = Literal["auto", "fp32", "bf16", "int8", "fp8"]
 DraftMethod = Literal["ngram", "draft"]  # looked up in prompt and answer, or said by a smaller model
 GateReason = Literal["probing", "pays", "unprofitable", "crowded"]
@@ -312,7 +312,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     events: str  # PUB
     vocabulary: str  # file with a `Vocabulary`
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    quantization: Quantization = "none"  # of the weights, on CPUs only
+    quantization: Quantization = "none"  # of the weights, see `backends.models.formats`
     kv_cache: KVFormat = "auto"  # of keys and values; auto: as it computes
     device: str = "cpu"
     tensor_parallel: int = 1  # ranks, processes that compute each step together; on GPUs each has its own

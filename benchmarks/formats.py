@@ -19,10 +19,9 @@ from backends.kernels.kv_formats import cache_dtype
 from backends.kernels.layout import KVCache, Layout, Span
 from backends.models.checkpoint import open_checkpoint
 from backends.models.decoder import Decoder, kernels_of
-from backends.models.formats import Quantization
 from backends.models.loader import load_decoder
 from backends.models.registry import decoder_config
-from backends.wire import KVFormat
+from backends.wire import KVFormat, Quantization
 from benchmarks.report import Report, Row, arguments, machine, paired, publish
 
 TEXT = Path(__file__).with_name("formats.txt")

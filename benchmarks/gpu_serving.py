@@ -25,11 +25,10 @@ from backends.kernels.reference import Kernels
 from backends.kernels.select import kernels_for
 from backends.models.checkpoint import open_checkpoint
 from backends.models.decoder import Decoder
-from backends.models.formats import Quantization
 from backends.models.loader import load_decoder
 from backends.models.registry import decoder_config
 from backends.quantization.packed import Packed
-from backends.wire import Band, EngineConfig, Sampling, Submit
+from backends.wire import Band, EngineConfig, Quantization, Sampling, Submit
 from benchmarks.gpu_kernels.__main__ import failed, limits_of, setting_of
 from benchmarks.gpu_kernels.case import Setting
 from benchmarks.gpu_kernels.clock import Clock
@@ -39,7 +38,7 @@ from benchmarks.report import Row, paired
 PROMPT = 32
 CHECKED = 24  # tokens that have to be those of a CPU
 MANY = 32  # sequences at once
-QUANTIZATIONS: tuple[Quantization, ...] = ("none", "int8", "int4")
+QUANTIZATIONS: tuple[Quantization, ...] = ("none", "int8", "int4", "w8a8", "fp8")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from backends.wire import Quantization
 from classifier.tradeoff import GoalKind
 
 Count = Annotated[int, Meta(ge=1)]
@@ -120,7 +121,7 @@ class Speculation(_Section, frozen=True):
     method: Literal["off", "ngram", "draft", "both"] = "off"
     draft: Text | None = None  # the smaller model, as `model`; it has to have the same vocabulary
     # of its weights; None: as the engine's
-    draft_quantization: Literal["none", "auto", "int8", "int4"] | None = None
+    draft_quantization: Quantization | None = None
     max_tokens: Annotated[int, Meta(ge=1, le=16)] = 8  # of a draft
     max_sequences: Count = 8  # that get tokens in a step; beside more nothing is drafted
 
@@ -131,8 +132,9 @@ class Engine(_Section, frozen=True):
     model: Text  # a catalogue name, a folder with config.json and safetensors, or a .gguf file
     # to compute in; auto: bfloat16 on GPUs and on CPUs with instructions for its products, float32 elsewhere
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    # of the weights, on CPUs only; auto: as small as the file has them, 4 bits exactly, other integers in 8
-    quantization: Literal["none", "auto", "int8", "int4"] = "none"
+    # of the weights; auto: as small as the file has them, 4 bits exactly, other integers in 8. GPUs multiply what the
+    # file has as it is, whatever is said here; w8a8 and, on GPUs only, fp8 round the inputs of each product, too
+    quantization: Quantization = "none"
     # of keys and values, the draft's too; auto: as it computes; in int8 and, on GPUs, fp8 each has scales of its own
     kv_cache: Literal["auto", "fp32", "bf16", "int8", "fp8"] = "auto"
     device: Device = "cpu"

@@ -215,6 +215,19 @@ def _speculation(config: Config) -> Iterator[_Fault]:
                 yield (*path, "draft_quantization"), "needs `draft` beside it"
 
 
+def _quantizations(config: Config) -> Iterator[_Fault]:
+    for i, tier in enumerate(config.tiers):
+        for j, engine in enumerate(tier.engines):
+            path = ("tiers", i, "engines", j)
+            asked = {
+                (*path, "quantization"): engine.quantization,
+                (*path, "speculation", "draft_quantization"): engine.speculation.draft_quantization,
+            }
+            for field, quantization in asked.items():
+                if quantization == "fp8" and engine.device == "cpu":
+                    yield field, "fp8 needs a GPU; int8 runs on any device"
+
+
 def _kv_caches(config: Config) -> Iterator[_Fault]:
     for i, tier in enumerate(config.tiers):
         for j, engine in enumerate(tier.engines):
@@ -315,6 +328,7 @@ _RULES: tuple[Rule, ...] = (
     _ranks,
     _models,
     _speculation,
+    _quantizations,
     _kv_caches,
     _tenants,
     _bursts,

@@ -28,11 +28,11 @@ from backends.layers.shard import ALONE, Shard
 from backends.models.checkpoint import Checkpoint, open_checkpoint
 from backends.models.config import DecoderConfig
 from backends.models.decoder import Decoder, kernels_of
-from backends.models.formats import Quantization, possible
+from backends.models.formats import possible
 from backends.models.loader import load_decoder
 from backends.models.registry import decoder_config
 from backends.models.sharding import divided
-from backends.wire import EngineConfig, Sampling, Score, Signal
+from backends.wire import EngineConfig, Quantization, Sampling, Score, Signal
 
 _log = logging.getLogger(__name__)
 

@@ -30,14 +30,14 @@ class QuantizeRows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """The functions below, as one device has them. `multiplies_float8`: whether `scaled` has float8 there."""
+    """The functions below, as one device has them; `scaled` has float8 only from FLOAT8_SINCE on."""
 
     weight_only: WeightOnly
     scaled: Scaled
     quantize_rows: QuantizeRows
-    multiplies_float8: bool
 
 
+FLOAT8_SINCE = (8, 9)  # the first compute capability that converts float8 e4m3, and multiplies it
 LARGEST = {torch.int8: 127.0, FLOAT8: 448.0}
 
 
@@ -80,4 +80,4 @@ def quantize_rows(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, to
     return values, torch.where(largest.isfinite(), largest / most, torch.nan)
 
 
-PLAIN = Products(weight_only, scaled, quantize_rows, multiplies_float8=True)
+PLAIN = Products(weight_only, scaled, quantize_rows)

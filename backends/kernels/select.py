@@ -1,5 +1,7 @@
 """Which kernels a device gets."""
 
+from dataclasses import dataclass
+
 import torch
 
 from backends.kernels.layout import PLAIN, KVCache, Scheme
@@ -7,7 +9,21 @@ from backends.kernels.products import PLAIN as PLAIN_PRODUCTS
 from backends.kernels.products import Products
 from backends.kernels.reference import Kernels
 
-FLOAT8_PRODUCTS = (8, 9)  # the first compute capability whose matrix units take float8
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where linear layers are.
+
+    `capability`: the compute capability of a GPU, None for a CPU. `products`: with weights of
+    `backends.quantization.packed`, which only GPUs have.
+    """
+
+    device: torch.device
+    capability: tuple[int, int] | None = None
+    products: Products = PLAIN_PRODUCTS
+
+
+CPU = Place(torch.device("cpu"))
 
 
 def kernels_for(
@@ -23,12 +39,12 @@ def kernels_for(
     return Cuda(cache, cos, sin, heads, scheme)
 
 
-def products_for(device: torch.device) -> Products:
-    """The products with weights of `backends.quantization.packed`; plain ones, for tests, on a CPU."""
-    if device.type == "cpu":
-        return PLAIN_PRODUCTS
+def place_of(device: torch.device) -> Place:
+    """The fastest products of the device. Any but CPUs and NVIDIA's GPUs has the plain ones, and no capability."""
+    if device.type != "cuda":
+        return Place(device)
     from backends.kernels.triton_products import scaled, weight_only
     from backends.kernels.triton_rounding import quantize_rows
 
-    has_float8 = torch.cuda.get_device_capability(device) >= FLOAT8_PRODUCTS
-    return Products(weight_only, scaled, quantize_rows, has_float8)
+    capability = torch.cuda.get_device_capability(device)
+    return Place(device, capability, Products(weight_only, scaled, quantize_rows))

@@ -18,6 +18,7 @@ import triton.language as tl
 
 from backends.kernels.device_batch import DeviceBatch, Tiles
 from backends.kernels.layout import KVCache
+from backends.kernels.triton_codes import from_float8
 from backends.kernels.triton_types import OPTIONS, codes
 
 LEAST = 16  # rows and columns that tl.dot wants
@@ -265,9 +266,7 @@ def attend(
 def widen(code: tl.tensor, like: tl.constexpr) -> tl.tensor:
     """In the type `like`, all of them exactly. Bytes are float8 e4m3, for devices that do not know these."""
     if code.dtype == tl.uint8:
-        bits = code.to(tl.uint16)
-        half = ((bits & 0x80) << 8) | ((bits & 0x7F) << 7)
-        return (half.to(tl.float16, bitcast=True) * 256.0).to(like)  # biases of 7 and 15
+        return from_float8(code).to(like)
     return code.to(like)
 
 

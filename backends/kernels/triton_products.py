@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from backends.kernels.tiling import Tiling, tiling
+from backends.kernels.triton_codes import from_float8
 from backends.kernels.triton_types import OPTIONS
 from backends.quantization.packed import FLOAT8, Packed
 
@@ -246,18 +247,11 @@ def eight_bits(
         # On sm90 the matrix unit adds up in fewer bits than float32, so not for longer than one step.
         sums = tl.dot(small, tl.trans(others), sums, max_num_imprecise_acc=DEPTH)
     else:
-        numbers = (from_fp8(weights) if WEIGHT == "fp8" else weights).to(inputs.dtype)
+        numbers = (from_float8(weights) if WEIGHT == "fp8" else weights).to(inputs.dtype)
         if zero is not None:
             numbers -= zero.to(inputs.dtype)[:, None]
         sums = tl.dot(inputs, tl.trans(numbers), sums, input_precision="ieee")
     return sums
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def from_fp8(bits: tl.tensor) -> tl.tensor:
-    """float8_e4m3fn as float16, on any GPU. Its exponent counts from 7, float16's from 15, hence the factor 2^8."""
-    wide = bits.to(tl.int16)
-    return (((wide & 0x80) << 8) | ((wide & 0x7F) << 7)).to(tl.float16, bitcast=True) * 256.0
 
 
 @triton.jit(do_not_specialize=["count"])  # type: ignore[untyped-decorator]

@@ -1,7 +1,7 @@
 """Rotation of queries and keys by their positions, and the way of keys and values into the cache, in Triton.
 
 One program for some of a token's heads. Keys and values are rounded to eight bits on their way where the cache has
-those, bit by bit as `kv_formats.quantize` does it on any device: float8 by integer arithmetic, as not all have it.
+those, bit by bit as `kv_formats.quantize` does it.
 """
 
 import torch
@@ -11,6 +11,7 @@ import triton.language as tl
 from backends.kernels.device_batch import DeviceBatch
 from backends.kernels.kv_formats import LARGEST, LEAST
 from backends.kernels.layout import KVCache
+from backends.kernels.triton_codes import to_float8, to_int8
 from backends.kernels.triton_types import OPTIONS
 
 HEADS = 8  # of one token that a program takes
@@ -160,16 +161,6 @@ def rotate(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def encode(x: tl.tensor, scale: tl.tensor, like: tl.constexpr) -> tl.tensor:
-    """x / scale, to the nearest, ties to even: as int8, or as the bytes of float8 e4m3."""
+    """x / scale, as int8, or as the bytes of float8 e4m3."""
     x = tl.div_rn(x, tl.broadcast_to(scale[:, None], x.shape))
-    if like == tl.int8:
-        x = tl.minimum(tl.maximum(x, -127.0), 127.0)
-        return ((x + 12582912.0) - 12582912.0).to(tl.int8)  # 1.5 · 2**23: its last bit counts ones
-    else:
-        size = tl.minimum(tl.abs(x), 448.0)
-        bits = size.to(tl.int32, bitcast=True)
-        # Three bits of mantissa, and a bias of 7 for 127; below the least exponent, multiples of 2**-9.
-        usual = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - (120 << 3)
-        small = (size + 16384.0).to(tl.int32, bitcast=True) - 0x46800000
-        sign = (x.to(tl.int32, bitcast=True) >> 24) & 0x80
-        return (tl.where(size < 0.015625, small, usual) | sign).to(tl.uint8)
+    return to_int8(x) if like == tl.int8 else to_float8(x)

@@ -5,20 +5,22 @@ import triton
 import triton.language as tl
 
 from backends.kernels.products import LARGEST
+from backends.kernels.triton_codes import to_float8, to_int8
 from backends.kernels.triton_types import OPTIONS
 
 WIDTH = 1024  # columns at a time
 
 
 def quantize_rows(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `products.quantize_rows`. float8 needs sm89 and up."""
+    """As `products.quantize_rows`."""
     rows, columns = x.shape
     values = torch.empty(rows, columns, dtype=dtype, device=x.device)
     scales = torch.empty(rows, dtype=torch.float32, device=x.device)
+    whole = dtype == torch.int8
     if rows:
         quantize[(rows,)](
-            x, values, scales, columns, x.stride(0),
-            MOST=LARGEST[dtype], WIDTH=WIDTH, WHOLE=dtype == torch.int8, **OPTIONS,
+            x, values if whole else values.view(torch.uint8), scales, columns, x.stride(0),
+            MOST=LARGEST[dtype], WIDTH=WIDTH, WHOLE=whole, **OPTIONS,
         )  # fmt: skip
     return values, scales
 
@@ -50,7 +52,7 @@ def quantize(
     for start in range(0, columns, WIDTH):
         at = start + column
         number = tl.load(x + row * x_stride + at, mask=at < columns, other=0.0).to(tl.float32) * steps
-        number = tl.where(number == number, tl.clamp(number, -MOST, MOST), 0.0)
-        if WHOLE:  # adding and taking away 1.5 · 2^23 rounds to whole numbers, halves to even
-            number = (number + 12582912.0) - 12582912.0
-        tl.store(values + row * columns + at, number.to(values.dtype.element_ty), mask=at < columns)
+        number = tl.where(number == number, number, 0.0)
+        tl.store(
+            values + row * columns + at, to_int8(number) if WHOLE else to_float8(number), mask=at < columns
+        )

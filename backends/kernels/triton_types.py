@@ -2,8 +2,9 @@
 
 import torch
 
+from backends.kernels.products import FLOAT8_SINCE
+
 OPTIONS = {"enable_fp_fusion": True}  # of the compiler; left open, Triton warns that its default will change
-FLOAT8_SINCE = (8, 9)  # the first compute capability with conversions of float8 e4m3
 
 
 def codes(side: torch.Tensor) -> torch.Tensor:

@@ -11,16 +11,18 @@ from typing import Protocol
 
 import torch
 
-from backends.layers.linear import Linear, linear
+from backends.kernels.select import Place, place_of
+from backends.layers.linear import Format, Linear, linear
 from backends.layers.parallel import AddedLinear, JoinedHead, JoinedLinear, Ranks, SharedEmbedding
 from backends.layers.shard import ALONE, Shard
 from backends.models.checkpoint import Checkpoint
 from backends.models.config import DecoderConfig
 from backends.models.decoder import Block, Decoder
-from backends.models.formats import Format, Quantization, suited
+from backends.models.formats import is_kept, suited
 from backends.models.sharding import divided, is_output, own_rows
-from backends.models.stored import WHOLE, Part, Stored, rows_of
-from backends.quantization.int4 import FourBits, one_order, stacked
+from backends.models.stored import WHOLE, Kind, Part, Stored, rows_of
+from backends.quantization.stacks import Quantized, stackable, stacked
+from backends.wire import Quantization
 
 _log = logging.getLogger(__name__)
 
@@ -40,16 +42,19 @@ def load_decoder(
     vocab_size: int | None = None,
     quantization: Quantization = "none",
     ranks: Ranks | None = None,
+    place: Place | None = None,
 ) -> Decoder:
     """The decoder of `config` with the checkpoint's weights, or one rank's part of it.
 
     `vocab_size`: only so many ids get logits (a checkpoint's vocabulary may be padded beyond the tokenizer's).
-    `quantization`: of the weights of all linear layers, the head too; the embedding stays in `dtype`.
-    Raises ValueError naming a tensor that is missing, of the wrong shape, or unknown to this architecture.
+    `quantization`: of the weights of all linear layers, the head too; the embedding stays in `dtype`. `place`: where
+    the linear layers are; None: on the device, as `place_of` says.
+    Raises ValueError naming a tensor that is missing, of the wrong shape, unknown to this architecture, or otherwise
+    quantised than was asked for.
     """
     prefix = prefix_of(checkpoint)
     head_name = _INSIDE.get(prefix, HEAD)
-    source = _Source(checkpoint, config, dtype, device, quantization, ranks)
+    source = _Source(checkpoint, config, dtype, device, place or place_of(device), quantization, ranks)
     rows = config.vocab_size if vocab_size is None else min(vocab_size, config.vocab_size)
     embedding_name = f"{prefix}embed_tokens.weight"
     shape = config.vocab_size, config.width
@@ -63,7 +68,7 @@ def load_decoder(
     )
     # Beside the text model inside a larger one lies what is not for text.
     source.refuse_unknown(prefix if prefix in _INSIDE else "")
-    if quantization != "none":
+    if quantization != "none" or source.formats.keys() > {"none"}:
         _log.info("quantization %s: %s", quantization, source.told_formats())
     shared = None if ranks is None else SharedEmbedding(ranks, config.vocab_size)
     return Decoder(divided(config, source.shard.ranks), embedding, blocks, norm, head, rows, shared)
@@ -81,6 +86,7 @@ class _Source:
     config: DecoderConfig
     dtype: torch.dtype
     device: torch.device
+    place: Place
     quantization: Quantization
     ranks: Ranks | None
     used: set[str] = field(default_factory=set)
@@ -115,11 +121,9 @@ class _Source:
         self.formats["none"] += 1
         weight = self.tensor(f"{name}.weight", shape, Part(columns=self.shard.share(shape[1])))
         added = self.tensor(f"{name}.bias", shape[:1]) if bias else None
-        return AddedLinear(linear(weight, added if self.shard.rank == 0 else None), ranks)
+        return AddedLinear(linear(weight, added if self.shard.rank == 0 else None, place=self.place), ranks)
 
     def _rows(self, names: Sequence[str], rows: Sequence[int], columns: int, bias: bool) -> Linear:
-        format = self._format([f"{name}.weight" for name in names])
-        self.formats[format] += 1
         parts = [
             Part(own_rows(name, n, self.config, self.shard)) for name, n in zip(names, rows, strict=True)
         ]
@@ -129,11 +133,32 @@ class _Source:
         wanted = [
             (f"{name}.weight", (n, columns), part) for name, n, part in zip(names, rows, parts, strict=True)
         ]
+        return self._linear(wanted, added)
+
+    def _linear(
+        self,
+        wanted: Sequence[tuple[str, tuple[int, int], Part]],
+        bias: torch.Tensor | None = None,
+        loaded: torch.Tensor | None = None,
+    ) -> Linear:
+        """Of parts of tensors by their names and shapes, one below another; as whole numbers they may be `loaded`."""
+        names = [name for name, _, _ in wanted]
+        format = self._format(names)
+        self.formats[format] += 1
+        weight: torch.Tensor | Quantized
         if format == "int4":
-            return linear(stacked([self._four_bits(*each) for each in wanted]), added, device=self.device)
-        weights = [self.tensor(*each) for each in wanted]
-        weight = weights[0] if len(weights) == 1 else torch.cat(weights)
-        return linear(weight, added, int8=format == "int8", device=self.device)
+            weight = stacked([self._stored(name, shape).four_bits(part) for name, shape, part in wanted])
+        elif format != "none" and is_kept(self._kinds(names), self.place.capability):
+            weight = stacked([self._stored(name, shape).packed(part) for name, shape, part in wanted])
+        elif loaded is not None:
+            weight = loaded
+        else:
+            weights = [self.tensor(*each) for each in wanted]
+            weight = weights[0] if len(weights) == 1 else torch.cat(weights)
+        try:
+            return linear(weight, bias, format=format, place=self.place)
+        except ValueError as error:
+            raise ValueError(f"{names[0]}: {error}") from None
 
     def _bias(self, name: str, rows: int, part: Part) -> torch.Tensor:
         return rows_of(self.tensor(f"{name}.bias", (rows,)), part)
@@ -151,28 +176,30 @@ class _Source:
         return head
 
     def _head(self, name: str, shape: tuple[int, int], own: range, embedding: torch.Tensor | None) -> Linear:
-        format = self._format([name])
-        self.formats[format] += 1
-        if format == "int4":
-            return linear(self._four_bits(name, shape, Part((own,))), device=self.device)
-        weight = self.tensor(name, shape, Part((own,))) if embedding is None else embedding[: len(own)]
-        return linear(weight, int8=format == "int8", device=self.device)
+        return self._linear(
+            [(name, shape, Part((own,)))], loaded=None if embedding is None else embedding[: len(own)]
+        )
 
     def told_formats(self) -> str:
         """How the linears are kept, in words."""
-        names = {"none": str(self.dtype).removeprefix("torch.")}
+        names = {"none": str(self.dtype).removeprefix("torch."), "fp8a16": "fp8 by inputs of 16 bits"}
         counts = self.formats.most_common()
         return ", ".join(f"{count} linears in {names.get(format, format)}" for format, count in counts)
 
     def _format(self, names: Sequence[str]) -> Format:
+        stored = self._stored(names[0])
+        try:
+            return suited(self.quantization, self._kinds(names), stored.shape[-1], self.place.capability)
+        except ValueError as error:
+            raise ValueError(f"{names[0]}: is {stored.type} in the file: {error}") from None
+
+    def _kinds(self, names: Sequence[str]) -> set[Kind]:
+        """How these tensors lie in the files, as far as they can lie one below another."""
         stored = [self._stored(name) for name in names]
         kinds = {each.kind for each in stored}
-        if kinds == {"four"} and not one_order([each.four_bits(_FIRST_ROW) for each in stored]):
-            kinds = {"small"}  # four bits cannot be stacked if each has its columns in an order of its own
-        return suited(self.quantization, kinds, stored[0].shape[-1])
-
-    def _four_bits(self, name: str, shape: tuple[int, ...], part: Part) -> FourBits:
-        return self._stored(name, shape).four_bits(part)
+        if len(stored) > 1 and kinds & {"four", "eight", "float8"} and len(kinds) == 1:
+            return kinds if stackable([each.packed(_FIRST_ROW) for each in stored]) else {"small"}
+        return kinds
 
     def _load(
         self, name: str, dtype: torch.dtype, shape: tuple[int, ...], part: Part = WHOLE

@@ -8,9 +8,11 @@ import torch
 
 from backends.quantization.gguf import FORMATS, FOUR_BITS, columns_of, dequantize
 from backends.quantization.int4 import FourBits, kept, whole
+from backends.quantization.stacks import Quantized
 
-# Floating point; four bits, which the kernel for them holds exactly; other small numbers.
-Kind = Literal["whole", "four", "small"]
+# Floating point; four bits, which the kernels for them hold exactly; integers of eight bits and floating point of eight
+# bits, which those of GPUs hold exactly; other small numbers.
+Kind = Literal["whole", "four", "eight", "float8", "small"]
 
 
 class CheckpointError(ValueError):
@@ -48,6 +50,10 @@ class Stored(Protocol):
         """Rows of it, exactly those of the file where `kind` is "four", else rounded."""
         ...
 
+    def packed(self, part: Part = WHOLE) -> Quantized:
+        """Rows of it as they lie in the file, where `kind` is neither "whole" nor "small"."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
@@ -73,6 +79,10 @@ class StoredTensor:
     def four_bits(self, part: Part = WHOLE) -> FourBits:
         """As `Stored`."""
         return (kept if self.kind == "four" else whole)(rows_of(self.read(), part), self.type)
+
+    def packed(self, part: Part = WHOLE) -> Quantized:
+        """As `Stored`."""
+        return self.four_bits(part)
 
 
 def rows_of(raw: torch.Tensor, part: Part) -> torch.Tensor:

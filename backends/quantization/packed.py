@@ -6,7 +6,8 @@ import torch
 
 from backends.quantization.grouped import Grouped
 from backends.quantization.int4 import GROUP, FourBits
-from backends.quantization.packing.fp8 import Float8
+from backends.quantization.packing.fp8 import LARGEST, Float8
+from backends.quantization.stacks import Quantized
 
 BLOCK = 32  # columns whose nibbles lie together
 MIDDLE = 8  # the zero of four bits where neither zeros nor minima are given
@@ -165,22 +166,30 @@ def from_float8(weight: Float8) -> Packed:
     kernels do not look for these."""
     if ((weight.values.view(torch.uint8) & 0x7F) == 0x7F).any():
         raise ValueError("float8: a weight is not a number")
-    channels, columns = weight.values.shape
-    rows, group = weight.block
+    columns, group = weight.values.shape[1], weight.block[1]
     if group < columns and group % BLOCK:
         raise ValueError(f"float8: blocks of {group} columns; the kernels for GPUs have multiples of {BLOCK}")
-    scales = weight.scales.float().repeat_interleave(rows, 0)[:channels]
+    scales = weight.by_row().scales.float()
     return Packed(weight.values.contiguous(), scales.T.contiguous(), min(group, columns))
 
 
-def rounded(weight: torch.Tensor) -> Packed:
-    """Whole weights [out, in] to int8, the largest of each channel to 127.
+def packed(weight: Quantized) -> Packed:
+    """Weights of any of the kinds. Raises ValueError for what the kernels do not have."""
+    if isinstance(weight, FourBits):
+        return from_four_bits(weight)
+    return from_grouped(weight) if isinstance(weight, Grouped) else from_float8(weight)
+
+
+def rounded(weight: torch.Tensor, dtype: torch.dtype = torch.int8) -> Packed:
+    """Whole weights [out, in] to int8 or float8_e4m3fn, the largest of each channel to the type's largest.
 
     Raises ValueError for weights that are not finite.
     """
     largest = weight.float().abs().amax(1)
     if not largest.isfinite().all():
-        raise ValueError("int8: a weight is not finite")
-    scales = largest.clamp(min=1e-30) / 127
-    values = (weight.float() / scales[:, None]).round().to(torch.int8)
+        raise ValueError(f"{str(dtype).removeprefix('torch.')}: a weight is not finite")
+    most = 127.0 if dtype == torch.int8 else LARGEST
+    scales = largest.clamp(min=1e-30) / most
+    steps = (weight.float() / scales[:, None]).clamp(-most, most)
+    values = (steps.round() if dtype == torch.int8 else steps).to(dtype)
     return Packed(values, scales[None], weight.shape[1])

@@ -10,20 +10,19 @@ from pathlib import Path
 import msgspec
 import torch
 
+from backends.kernels.products import FLOAT8_SINCE
 from benchmarks.gpu_kernels import FAMILIES
 from benchmarks.gpu_kernels.case import Case, Setting, error
 from benchmarks.gpu_kernels.clock import Clock
 from benchmarks.gpu_kernels.limits import Limits, known, measured, of_data_sheet
 from benchmarks.report import Row
 
-FLOAT8_PRODUCTS = (8, 9)
-
 
 def setting_of(device: torch.device, *, tiny: bool, quick: bool) -> Setting:
     """bfloat16 on GPUs; float32 under the interpreter, which multiplies the bit patterns of bfloat16."""
     if device.type != "cuda":
         return Setting(device, torch.float32, tiny, quick)
-    has_float8 = torch.cuda.get_device_capability(device) >= FLOAT8_PRODUCTS
+    has_float8 = torch.cuda.get_device_capability(device) >= FLOAT8_SINCE
     return Setting(device, torch.bfloat16, tiny, quick, has_float8)
 
 

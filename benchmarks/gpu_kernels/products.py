@@ -30,7 +30,7 @@ def cases(setting: Setting) -> Iterator[Case]:
         if setting.has_float8:
             yield _scaled(setting, "float8 by float8", weights["float8"], rows, "fp8")
             yield _scaled(setting, "float8 by float8 in blocks", weights["float8 in blocks"], rows, "fp8")
-    for dtype in (torch.int8, FLOAT8) if setting.has_float8 and not setting.tiny else (torch.int8,):
+    for dtype in (torch.int8, FLOAT8):
         yield _rounding(setting, dtype, row_counts[-1], columns)
     yield _alone(setting, weights["int4 in groups of 128 with zeros"])
 

@@ -6,13 +6,15 @@ from typing import Any
 
 import torch
 
+from backends.kernels.select import place_of
 from backends.layers.linear import Linear, linear
 from backends.models.config import DecoderConfig
 from backends.models.decoder import Decoder
-from backends.models.formats import Quantization
+from backends.models.formats import suited
 from backends.models.loader import block_of
 from backends.models.registry import decoder_config
 from backends.quantization.int4 import rounded
+from backends.wire import Quantization
 
 LLAMA: dict[str, Any] = {"model_type": "llama", "max_position_embeddings": 4096, "tie_word_embeddings": False}
 SHAPES = {  # of 7B: as Mistral 7B and Llama 3 8B have it, but for the vocabulary
@@ -44,9 +46,9 @@ class _Source:
 
     def fused(self, names: Sequence[str], rows: Sequence[int], columns: int, bias: bool) -> Linear:
         weight = self.drawn(sum(rows), columns) / columns**0.5
-        if self.quantization == "int4":
-            return linear(rounded(weight), device=self.device)
-        return linear(weight, int8=self.quantization == "int8", device=self.device)
+        place = place_of(self.device)
+        format = suited(self.quantization, {"whole"}, columns, place.capability)
+        return linear(rounded(weight) if format == "int4" else weight, format=format, place=place)
 
     def drawn(self, *shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=self.noise, device=self.device, dtype=self.dtype)

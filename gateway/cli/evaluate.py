@@ -33,7 +33,7 @@ def add(commands: "Commands") -> None:
         help="texts (.txt), or lines of JSON: text; prompt, choices, answer; prompt, checker; HumanEval's own",
     )  # fmt: skip
     model.add_argument(
-        "--quantization", choices=["none", "auto", "int8", "int4"], default="none",
+        "--quantization", choices=["none", "auto", "int8", "int4", "w8a8", "fp8"], default="none",
         help="how the engine keeps the weights of --model, as in a configuration (default: none)",
     )  # fmt: skip
     model.add_argument("--device", type=_device, default="cpu", help="cpu (the default), cuda or cuda:N")

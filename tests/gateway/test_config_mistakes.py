@@ -135,11 +135,17 @@ MISTAKES = [
         ],
     ),
     (
+        "weights that no CPU multiplies",
+        TIER + "        quantization: fp8",
+        ["5: tiers[0].engines[0].quantization: fp8 needs a GPU; int8 runs on any device"],
+    ),
+    (
         "a draft without its model",
-        TIER + "        speculation: {method: both, draft_quantization: int4}\n        kv_cache: fp8",
+        TIER + "        speculation: {method: both, draft_quantization: fp8}\n        kv_cache: fp8",
         [
             "5: tiers[0].engines[0].speculation: method both needs `draft`, the model that drafts",
             "5: tiers[0].engines[0].speculation.draft_quantization: needs `draft` beside it",
+            "5: tiers[0].engines[0].speculation.draft_quantization: fp8 needs a GPU; int8 runs on any device",
             "6: tiers[0].engines[0].kv_cache: fp8 needs a GPU; on CPUs there are fp32, bf16 and int8",
         ],
     ),

@@ -5,11 +5,10 @@ from typing import Any
 
 from backends.models.fields import choice
 from backends.models.packed.files import FLOATS, Files, Module, Packing, modules
-from backends.models.packed.groups import columns_of_groups, words_around
+from backends.models.packed.groups import columns_of_groups, kind_of, words_around
 from backends.models.packed.lists import left_whole
 from backends.models.packed.tensor import GroupedTensor
 from backends.quantization.grouped import Grouped
-from backends.quantization.int4 import GROUP
 from backends.quantization.packing import awq
 from backends.quantization.packing.words import per_word
 
@@ -42,4 +41,6 @@ def _weight(settings: Mapping[str, Any], module: Module) -> GroupedTensor:
         weight = awq.unpack({**tensors, "scales": module.read("scales")[:, held]})
         return weight.rows(part.start - held.start, part.stop - held.start)
 
-    return GroupedTensor(f"awq of {awq.BITS} bits", (rows, columns), take, fits=size % GROUP == 0)
+    return GroupedTensor(
+        f"awq of {awq.BITS} bits", (rows, columns), take, kind_of(awq.BITS, columns, columns // size)
+    )

@@ -13,11 +13,10 @@ from backends.models.fields import ConfigError, choice, mapping, refuse
 from backends.models.packed.files import FLOATS, Files, Module, Packing, modules
 from backends.models.packed.fp8 import OF_ACTIVATIONS, Piece, block_of
 from backends.models.packed.fp8 import weight_of as float8_of
-from backends.models.packed.groups import columns_of_groups, words_around
+from backends.models.packed.groups import columns_of_groups, kind_of, words_around
 from backends.models.packed.lists import left_whole, names, names_in
-from backends.models.packed.tensor import GroupedTensor, PackedTensor
+from backends.models.packed.tensor import Float8Tensor, GroupedTensor
 from backends.quantization.grouped import Grouped
-from backends.quantization.int4 import fits
 from backends.quantization.packing import compressed
 from backends.quantization.packing.words import BITS, per_word
 
@@ -124,7 +123,7 @@ def _scheme_of(layer: str, schemes: list[Scheme]) -> Scheme:
     return (named or for_it)[0]
 
 
-def _weight(scheme: Scheme, module: Module) -> PackedTensor | GroupedTensor:
+def _weight(scheme: Scheme, module: Module) -> Float8Tensor | GroupedTensor:
     if scheme.format == "float-quantized":
         return float8_of(module, scheme.block)
     return _words(scheme, module) if scheme.format == "pack-quantized" else _bytes(scheme, module)
@@ -140,8 +139,10 @@ def _words(scheme: Scheme, module: Module) -> GroupedTensor:
     if not scheme.symmetric:
         points = -(-rows // per_word(bits)) if in_words else rows
         module.find(compressed.ZERO_POINT, {"I32", "I8"}, (points, groups))
+    column_groups = None
     if compressed.COLUMN_GROUPS in module:
         module.find(compressed.COLUMN_GROUPS, {"I32"}, (columns,))
+        column_groups = module.read(compressed.COLUMN_GROUPS)
     elif columns % groups:
         raise ValueError(
             f"{module.name}.weight_packed: {columns} columns are not {groups} groups of one size"
@@ -156,12 +157,14 @@ def _words(scheme: Scheme, module: Module) -> GroupedTensor:
         }
         if not scheme.symmetric:
             tensors[compressed.ZERO_POINT] = module.read(compressed.ZERO_POINT)[words if in_words else held]
-        if compressed.COLUMN_GROUPS in module:
-            tensors[compressed.COLUMN_GROUPS] = module.read(compressed.COLUMN_GROUPS)
+        if column_groups is not None:
+            tensors[compressed.COLUMN_GROUPS] = column_groups
         weight = compressed.unpack(tensors, bits)
         return weight.rows(part.start - held.start, part.stop - held.start)
 
-    return GroupedTensor(f"compressed-tensors of {bits} bits", (rows, columns), take, fits(take(range(1))))
+    take(range(1))  # raises ValueError for groups that do not fit
+    kind = kind_of(bits, columns, groups, column_groups)
+    return GroupedTensor(f"compressed-tensors of {bits} bits", (rows, columns), take, kind)
 
 
 def _bytes(scheme: Scheme, module: Module) -> GroupedTensor:
@@ -178,7 +181,7 @@ def _bytes(scheme: Scheme, module: Module) -> GroupedTensor:
         tables = {name: _table(module, name, rows)[run] for name in names}
         return compressed.unpack_bytes({"weight": module.read("weight")[run], **tables})
 
-    return GroupedTensor("compressed-tensors of 8 bits", (rows, columns), take, fits=False)
+    return GroupedTensor("compressed-tensors of 8 bits", (rows, columns), take, kind_of(8, columns, groups))
 
 
 def _scales(module: Module, rows: int, groups: int) -> None:

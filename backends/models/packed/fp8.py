@@ -11,7 +11,8 @@ import torch
 from backends.models.fields import ConfigError, choice
 from backends.models.packed.files import FLOATS, Files, Module, Packing, modules
 from backends.models.packed.lists import left_whole
-from backends.models.packed.tensor import PackedTensor
+from backends.models.packed.tensor import Float8Tensor
+from backends.quantization.int4 import GROUP
 from backends.quantization.packing.fp8 import BLOCK_SCALE, SCALE, Float8
 
 OF_ACTIVATIONS = ("input_scale", "input_zero_point", "output_scale", "input_scale_ub", "activation_scale")
@@ -42,24 +43,20 @@ def block_of(settings: Mapping[str, Any], field: str) -> Piece | None:
     return value[0], value[1]
 
 
-def weight_of(module: Module, block: Piece | None) -> PackedTensor:
+def weight_of(module: Module, block: Piece | None) -> Float8Tensor:
     """`block`: of scales for neither rows nor all. Raises ValueError naming a tensor that does not fit."""
     rows, columns = module.find("weight", {TYPE}).shape
     name = next((each for each in _SCALES if each in module), BLOCK_SCALE if block else SCALE)
     piece = _piece(module, name, (rows, columns), block)
-    one_for_all = piece == (rows, columns)
-    height = 1 if one_for_all else piece[0]
+    height = max(1, piece[0])
+    in_groups = piece[1] < columns and piece[1] % GROUP  # of columns that no kernel has
 
-    def dequantize(part: range) -> torch.Tensor:
-        first, last = part.start // height, -(-part.stop // height)
-        values = module.read("weight")[first * height : last * height]
-        scales = module.read(name)
-        scales = scales.reshape(1, 1) if one_for_all else scales[first:last].reshape(last - first, -1)
-        own = (max(1, len(values)), columns) if one_for_all else piece
-        weight = Float8(values, scales, own).dequantized()
-        return weight[part.start - first * height : part.stop - first * height]
+    def take(part: range) -> Float8:
+        scales = module.read(name).reshape(-(-rows // height), -1)
+        each = scales[torch.arange(part.start, part.stop) // height]
+        return Float8(module.read("weight")[part.start : part.stop], each, (1, piece[1]))
 
-    return PackedTensor("fp8", (rows, columns), dequantize)
+    return Float8Tensor("fp8", (rows, columns), take, "small" if in_groups else "float8")
 
 
 def _piece(module: Module, name: str, shape: tuple[int, int], block: Piece | None) -> Piece:

@@ -8,11 +8,10 @@ import torch
 
 from backends.models.fields import ConfigError, choice, mapping, refuse
 from backends.models.packed.files import FLOATS, Files, Module, Packing, modules
-from backends.models.packed.groups import columns_of_groups, words_around
+from backends.models.packed.groups import columns_of_groups, kind_of, words_around
 from backends.models.packed.lists import left_whole, names, names_in
 from backends.models.packed.tensor import GroupedTensor
 from backends.quantization.grouped import Grouped
-from backends.quantization.int4 import fits
 from backends.quantization.packing import gptq
 from backends.quantization.packing.words import BITS, per_word
 
@@ -99,7 +98,8 @@ def _weight(
         return weight.rows(part.start - held.start, part.stop - held.start)
 
     try:
-        held = fits(take(range(1)))
+        take(range(1))
     except ValueError as error:
         raise ValueError(f"{module.name}.g_idx: {error}") from None
-    return GroupedTensor(f"gptq of {bits} bits", (rows, columns), take, held)
+    kind = kind_of(bits, columns, groups, column_groups)
+    return GroupedTensor(f"gptq of {bits} bits", (rows, columns), take, kind)

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 import torch
 
 from backends.models.stored import WHOLE, Kind, Part
+from backends.quantization import int4
 from backends.quantization.grouped import Grouped
-from backends.quantization.int4 import FourBits, exact, stacked
+from backends.quantization.int4 import FourBits, exact
+from backends.quantization.packing.fp8 import Float8
+from backends.quantization.stacks import Quantized, stacked
 
 # Weights taken apart at a time; and rows, so that pieces are whole words and whole blocks of 8-bit floats.
 _WEIGHTS, _ROWS = 1 << 20, 256
@@ -32,19 +35,18 @@ class PackedTensor:
     def four_bits(self, part: Part = WHOLE) -> FourBits:
         raise ValueError(f"{self.type} is not a format of four bits")
 
+    def packed(self, part: Part = WHOLE) -> Quantized:
+        raise ValueError(f"{self.type} is not a format that is multiplied by as it is")
+
 
 @dataclass(frozen=True, slots=True)
 class GroupedTensor:
-    """Weights [out, in] of small integers. `take`: some rows of them; `fits`: `int4.exact` holds them."""
+    """Weights [out, in] of small integers. `take`: some rows of them; `kind`: see `groups.kind_of`."""
 
     type: str
     shape: tuple[int, int]
     take: Callable[[range], Grouped]
-    fits: bool
-
-    @property
-    def kind(self) -> Kind:
-        return "four" if self.fits else "small"
+    kind: Kind
 
     def load(self, dtype: torch.dtype, part: Part = WHOLE) -> torch.Tensor:
         """As `Stored`, a few rows at a time."""
@@ -52,7 +54,34 @@ class GroupedTensor:
 
     def four_bits(self, part: Part = WHOLE) -> FourBits:
         """As `Stored`. Raises ValueError where `kind` is not "four"."""
-        return stacked([exact(self.take(run)) for run in _runs(self.shape, part)])
+        return int4.stacked([exact(self.take(run)) for run in _runs(self.shape, part)])
+
+    def packed(self, part: Part = WHOLE) -> Quantized:
+        """As `Stored`."""
+        if self.kind == "four":
+            return self.four_bits(part)
+        return stacked([self.take(run) for run in _runs(self.shape, part)])
+
+
+@dataclass(frozen=True, slots=True)
+class Float8Tensor:
+    """Weights [out, in] of 8-bit floats. `take`: some rows of them."""
+
+    type: str
+    shape: tuple[int, int]
+    take: Callable[[range], Float8]
+    kind: Kind
+
+    def load(self, dtype: torch.dtype, part: Part = WHOLE) -> torch.Tensor:
+        """As `Stored`, a few rows at a time."""
+        return _loaded(self.shape, lambda rows: self.take(rows).dequantized(), dtype, part)
+
+    def four_bits(self, part: Part = WHOLE) -> FourBits:
+        raise ValueError(f"{self.type} is not a format of four bits")
+
+    def packed(self, part: Part = WHOLE) -> Quantized:
+        """As `Stored`."""
+        return stacked([self.take(run) for run in _runs(self.shape, part)])
 
 
 def _loaded(

@@ -37,6 +37,11 @@ class Float8:
                 f"not {list(self.scales.shape)}"
             )
 
+    def by_row(self) -> "Float8":
+        """The same weights, with scales for one row each."""
+        rows = len(self.values)
+        return Float8(self.values, self.scales.repeat_interleave(self.block[0], 0)[:rows], (1, self.block[1]))
+
     def dequantized(self) -> torch.Tensor:
         """float32 [out, in]."""
         rows, columns = self.values.shape

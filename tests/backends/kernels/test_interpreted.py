@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-FOLDERS = [HERE / "interpreted", HERE.parent / "engine" / "interpreted"]
+FOLDERS = {
+    "kernels": HERE / "interpreted",
+    "engine": HERE.parent / "engine" / "interpreted",
+    "models": HERE.parent / "models" / "packed" / "interpreted",
+}
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=["kernels", "engine"])
+@pytest.mark.parametrize("folder", FOLDERS.values(), ids=FOLDERS)
 @pytest.mark.parametrize("marked", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
 def test_under_the_interpreter(folder: Path, marked: str) -> None:
     """In a process of its own: Triton looks at the variable when a kernel is defined."""

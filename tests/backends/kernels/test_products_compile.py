@@ -104,8 +104,5 @@ def test_what_surrounds_them(compile_for: Compile, capability: int) -> None:
     types = {"pieces": "*i32", "row_scales": "*fp32", "scales": "*fp16", "bias": "*bf16", "out": "*bf16"}
     compile_for(capability, finish, types, {"SPLITS": 8, "WIDTH": 1024}, OPTIONS)
     for dtype, most in ((I8, 127.0), (FLOAT8, 448.0)):
-        if dtype == I8 or capability >= FLOAT8_SINCE:
-            types = {"x": "*bf16", "values": "*i8" if dtype == I8 else "*fp8e4nv", "scales": "*fp32"}
-            compile_for(
-                capability, quantize, types, {"MOST": most, "WIDTH": 1024, "WHOLE": dtype == I8}, OPTIONS
-            )
+        types = {"x": "*bf16", "values": POINTERS[dtype], "scales": "*fp32"}
+        compile_for(capability, quantize, types, {"MOST": most, "WIDTH": 1024, "WHOLE": dtype == I8}, OPTIONS)

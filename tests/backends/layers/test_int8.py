@@ -161,5 +161,5 @@ def test_weights_that_cannot_be_kept_are_refused() -> None:
 
 
 def test_the_format_is_chosen_by_name() -> None:
-    assert isinstance(linear.linear(torch.ones(2, 2), int8=True), Int8Linear)
+    assert isinstance(linear.linear(torch.ones(2, 2), format="int8"), Int8Linear)
     assert not isinstance(linear.linear(torch.ones(2, 2)), Int8Linear)

@@ -80,10 +80,10 @@ def test_joined_integers_are_bit_by_bit_those_of_one_rank(ranks: int) -> None:
 
     def run(own: Threads) -> torch.Tensor:
         rows, columns = own.shard.share(10), own.shard.share(96)
-        layer = linear(weight[rows.start : rows.stop], bias[rows.start : rows.stop], int8=True)
+        layer = linear(weight[rows.start : rows.stop], bias[rows.start : rows.stop], format="int8")
         return JoinedLinear(layer, own, 10)(x[:, columns.start : columns.stop].contiguous())
 
-    alone = linear(weight, bias, int8=True)(x)
+    alone = linear(weight, bias, format="int8")(x)
     for result in together(ranks, run):
         assert torch.equal(result, alone)
 

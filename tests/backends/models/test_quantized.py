@@ -15,10 +15,9 @@ from backends.instructions import cpu_has_avx2
 from backends.kernels.layout import KVCache, Layout, Span
 from backends.models.checkpoint import open_checkpoint
 from backends.models.decoder import kernels_of
-from backends.models.formats import Quantization
 from backends.models.loader import load_decoder
 from backends.models.registry import decoder_config
-from backends.wire import EngineConfig, Sampling
+from backends.wire import EngineConfig, Quantization, Sampling
 
 TEXT = Path(__file__).parents[3] / "benchmarks/formats.txt"
 DTYPE = torch.float32

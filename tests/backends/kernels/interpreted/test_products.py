@@ -1,7 +1,6 @@
 """Products with quantised weights equal plain torch, for shapes that fill no tile.
 
-float32 and float16 only: the interpreter multiplies bfloat16's bit patterns (triton-lang/triton#11584). It rounds to
-float8 in another way than torch and the GPUs, so what is rounded here needs no rounding.
+float32 and float16 only: the interpreter multiplies bfloat16's bit patterns (triton-lang/triton#11584).
 """
 
 import pytest
@@ -114,10 +113,12 @@ def test_rows_become_int8_bit_by_bit(dtype: torch.dtype) -> None:
     assert all(torch.equal(first, second) for first, second in zip(ours, plain, strict=True))
 
 
-def test_rows_become_float8() -> None:
-    x = torch.randn(3, 50).to(torch.float8_e4m3fn).float()
-    x[:, 0] = 448
-    x[2] *= 2.0**-6
+def test_rows_become_float8_bit_by_bit() -> None:
+    x = noise(4, 1100, F32)
+    x[1] *= 1e3
+    x[2] = 0
+    x[3] = torch.linspace(-0.1, 0.1, 1100)  # with multiples of the least
+    x[3, 0] = 448
     ours, plain = (module.quantize_rows(x, torch.float8_e4m3fn) for module in (triton_rounding, products))
     assert torch.equal(ours[0].view(torch.uint8), plain[0].view(torch.uint8))
     assert torch.equal(ours[1], plain[1])

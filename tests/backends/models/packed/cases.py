@@ -20,7 +20,8 @@ class Case:
 
     settings: Mapping[str, Any]
     pack: Callable[[torch.Tensor, Round], tuple[Tensors, torch.Tensor]]
-    kept: str = "int4"  # by `auto`
+    kept: str = "int4"  # by `auto` on a CPU
+    on_a_gpu: str = "int4"  # without products of float8; empty: as whole numbers
 
 
 def _awq(group: int) -> Case:
@@ -55,7 +56,10 @@ def _gptq(
             grouped = replace(grouped, column_groups=order // group)
         return gptq.pack(grouped, version), grouped.dequantized()
 
-    return Case(settings, pack, "int4" if bits <= 4 and (group == -1 or group % 32 == 0) else "int8")
+    is_four = bits <= 4 and (group == -1 or group % 32 == 0)
+    return Case(
+        settings, pack, "int4" if is_four else "int8", "int4" if is_four else "int8" if bits == 8 else ""
+    )
 
 
 def _scheme(format: str, activations: bool = False, **weights: Any) -> dict[str, Any]:
@@ -92,7 +96,8 @@ def _compressed(
             tensors[compressed.ZERO_POINT] = (grouped.zeros.int() - (1 << (bits - 1))).to(torch.int8)
         return tensors, grouped.dequantized()
 
-    return Case(settings, pack, "int4" if bits == 4 and format == "pack-quantized" else "int8")
+    kept = "int4" if bits == 4 and format == "pack-quantized" else "int8"
+    return Case(settings, pack, kept, kept)
 
 
 def _float8(settings: Mapping[str, Any], block: tuple[int, int]) -> Case:
@@ -103,7 +108,7 @@ def _float8(settings: Mapping[str, Any], block: tuple[int, int]) -> Case:
             tensors[fp8.SCALE] = tensors.pop(fp8.BLOCK_SCALE)
         return tensors, rounded.dequantized()
 
-    return Case(settings, pack, "int8")
+    return Case(settings, pack, "int8", "fp8 by inputs of 16 bits")
 
 
 def _four_bits(type: str, nested: bool) -> Case:
@@ -115,7 +120,7 @@ def _four_bits(type: str, nested: bool) -> Case:
         tensors = {f"weight.{name}": each for name, each in state.as_dict(packed=True).items()}
         return {"weight": packed, **tensors}, bnb.dequantize_4bit(packed, state)
 
-    return Case(settings, pack, "int8")
+    return Case(settings, pack, "int8", "")
 
 
 def _eight_bits(weight: torch.Tensor, to_grouped: Round) -> tuple[Tensors, torch.Tensor]:
@@ -166,5 +171,7 @@ CASES = {
     "nf4": _four_bits("nf4", False),
     "nf4 nested": _four_bits("nf4", True),
     "fp4": _four_bits("fp4", True),
-    "bitsandbytes int8": Case({"quant_method": "bitsandbytes", "load_in_8bit": True}, _eight_bits, "int8"),
+    "bitsandbytes int8": Case(
+        {"quant_method": "bitsandbytes", "load_in_8bit": True}, _eight_bits, "int8", ""
+    ),
 }

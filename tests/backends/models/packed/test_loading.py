@@ -10,16 +10,18 @@ from safetensors.torch import load_file, save_file
 
 from backends.instructions import cpu_has_avx2
 from backends.kernels.layout import KVCache, Layout, Span
+from backends.kernels.select import Place
 from backends.models.checkpoint import open_checkpoint
 from backends.models.decoder import Decoder, kernels_of
-from backends.models.formats import Quantization
 from backends.models.loader import load_decoder
 from backends.models.registry import decoder_config
 from backends.models.stored import Part
 from backends.quantization.packing import gptq
+from backends.wire import Quantization
 from tests.backends.models.packed.cases import CASES, Case, Tensors
 from tests.backends.models.packed.conftest import Round, Write, Written
 
+A100 = Place(torch.device("cpu"), (8, 0))  # with plain products
 CPU, IDS = torch.device("cpu"), torch.tensor([5, 17, 198, 0, 3, 3, 77, 150, 42])
 NAME = "model.layers.1.mlp.down_proj.weight"
 
@@ -35,14 +37,14 @@ def folders(case: str, write_packed: Write, to_grouped: Round) -> Written:
     return written[case]
 
 
-def load(folder: Path, quantization: Quantization = "none") -> Decoder:
+def load(folder: Path, quantization: Quantization = "none", place: Place | None = None) -> Decoder:
     checkpoint = open_checkpoint(folder)
     config = decoder_config(checkpoint.config)
-    return load_decoder(checkpoint, config, torch.float32, CPU, quantization=quantization)
+    return load_decoder(checkpoint, config, torch.float32, CPU, quantization=quantization, place=place)
 
 
-def logits(folder: Path) -> torch.Tensor:
-    model = load(folder)
+def logits(folder: Path, place: Place | None = None) -> torch.Tensor:
+    model = load(folder, place=place)
     config = model.config
     cache = KVCache(config.layers, 1, 16, config.kv_heads, config.head_dim, dtype=torch.float32, device=CPU)
     layout = Layout([Span(0, len(IDS), [0], 0)], cache)
@@ -65,6 +67,27 @@ def test_logits_are_those_of_the_weights_that_are_meant(case: str, folders: Writ
 
 
 @pytest.mark.parametrize("case", CASES)
+def test_on_gpus_too_where_it_stays_packed(
+    case: str, folders: Written, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever kernels for GPUs can multiply by does, without being asked for."""
+    caplog.set_level(logging.INFO, "backends.models.loader")
+    torch.testing.assert_close(logits(folders.packed, A100), logits(folders.whole), rtol=1e-4, atol=1e-4)
+    kept = CASES[case].on_a_gpu
+    told = [f"quantization none: 12 linears in {kept}, 1 linears in float32"] if kept else []
+    assert [each.message for each in caplog.records if each.name == "backends.models.loader"] == told
+
+
+@pytest.mark.parametrize("case", ["awq 32", "int8 rows", "fp8 blocks"])
+def test_what_contradicts_the_file_is_refused_by_name(case: str, folders: Written) -> None:
+    asked: Quantization = "int4" if case == "int8 rows" else "int8"
+    with pytest.raises(
+        ValueError, match=rf"q_proj.weight: is .* in the file: quantization: {asked} contradicts"
+    ):
+        load(folders.packed, asked, A100)
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_any_part_is_what_it_is_of_the_whole(case: str, folders: Written) -> None:
     """Rows that begin within a word and within a block, as ranks have them; and columns."""
     stored, whole = open_checkpoint(folders.packed).stored(NAME), open_checkpoint(folders.whole).stored(NAME)
@@ -79,6 +102,8 @@ def test_any_part_is_what_it_is_of_the_whole(case: str, folders: Written) -> Non
         rows = torch.cat([everything[run.start : run.stop] for run in part.rows or (range(128),)])
         columns = part.columns or range(192)
         assert torch.equal(stored.load(torch.float32, part), rows[:, columns.start : columns.stop])
+        if stored.kind != "small" and part.columns is None:
+            torch.testing.assert_close(stored.packed(part).dequantized(), rows, rtol=1e-6, atol=1e-7)
     assert stored.load(torch.bfloat16).equal(everything.bfloat16())
 
 
