@@ -14,6 +14,7 @@ import msgspec
 
 from backends.backend import BackendError, DeadlineExceeded, Delta, Rejected, Unavailable
 from backends.deadline import Deadline
+from gateway.attempt_span import Followed
 from gateway.cascade_metrics import CascadeMetrics
 from gateway.holding import Ahead, Held
 from gateway.judges import Brief
@@ -325,12 +326,12 @@ def _from(order: Sequence[str], tier: str) -> list[str]:
     return [*order[at:], *order[:at]]
 
 
-async def within(deltas: AsyncGenerator[Delta, None], deadline: float) -> AsyncGenerator[Delta, None]:
-    """The same deltas, ended by DeadlineExceeded when the backend itself does not end them in time.
+async def within(attempt: Followed, deadline: float) -> AsyncGenerator[Delta, None]:
+    """Its deltas, ended by DeadlineExceeded when the backend itself does not end them in time.
 
     `deadline`: on the event loop's clock.
     """
-    with closing(Deadline(deadline + DEADLINE_GRACE)) as end:
+    with attempt as deltas, closing(Deadline(deadline + DEADLINE_GRACE)) as end:
         async with aclosing(deltas):
             while True:
                 try:
@@ -339,4 +340,5 @@ async def within(deltas: AsyncGenerator[Delta, None], deadline: float) -> AsyncG
                     raise DeadlineExceeded("the request ran out of time") from None
                 if delta is None:
                     return
+                attempt.see(delta)
                 yield delta

@@ -16,7 +16,7 @@ from gateway.prompts import Encoded, encode
 from gateway.recall import Memory, Recalled
 from gateway.request import Request, Route
 from gateway.routing import NoRoute, Signals, TierSignals, fits
-from gateway.spans import Attributes
+from gateway.span_encoding import Attributes
 from gateway.telemetry import Traces
 from gateway.tiers import Tier
 from gateway.window import within_context

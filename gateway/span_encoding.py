@@ -1,8 +1,8 @@
-"""Spans as OTLP's bytes, in a third of the time that it takes to make protobuf's objects of them first.
+"""A span as OTLP's bytes, in a fraction of the time that it takes to make an object of protobuf of it first.
 
-Format: `ExportTraceServiceRequest` of opentelemetry-proto 1.x, trace/v1/trace.proto, in protobuf's wire format: of each
-field its number and kind, then, where it has no fixed length, its length. For spans of `gateway.spans` alone: all of
-one resource and scope, without events and links.
+Format: `Span` and `ResourceSpans` of opentelemetry-proto 1.x, trace/v1/trace.proto, in protobuf's wire format: of each
+field its number and kind, then, where it has no fixed length, its length. Spans of ours have no events and no links,
+and nobody else's trace state.
 """
 
 import struct
@@ -10,91 +10,78 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.exporter.otlp.proto.http import trace_exporter
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext
 from opentelemetry.util.types import AttributeValue
 
+MAX_ATTRIBUTE_LENGTH = 1024  # characters
+
+Attributes = dict[str, AttributeValue]
+Place = tuple[bytes, bytes, bytes, bool]
+"""Ids of trace, span and parent (empty where it has none), and whether the parent is of another process."""
+
 # Of Span: numbers of fields with their kinds.
-TRACE_ID, SPAN_ID, STATE, PARENT = b"\x0a\x10", b"\x12\x08", b"\x1a", b"\x22\x08"
-NAME, KIND, START, END, ATTRIBUTE, STATUS, FLAGS = (
-    b"\x2a",
-    b"\x30",
-    b"\x39",
-    b"\x41",
-    b"\x4a",
-    b"\x7a",
-    b"\x85\x01",
-)
+TRACE_ID, SPAN_ID, PARENT = b"\x0a\x10", b"\x12\x08", b"\x22\x08"
+NAME, KIND, START, END, ATTRIBUTE = b"\x2a", b"\x30", b"\x39", b"\x41", b"\x4a"
+STATUS, FLAGS = b"\x7a", b"\x85\x01"
 # Of AnyValue.
 TEXT, YES_NO, INTEGER, FRACTION, ARRAY = b"\x0a", b"\x10", b"\x18", b"\x21", b"\x2a"
+WELL, WRONG = b"", b"\x18\x02"  # of Status: unset, and an error
 KNOWN, REMOTE = 0x100, 0x200  # of flags: whether the parent is in another process is known, and that it is
 
 SEEN = 1024  # names and attributes that are not encoded again
 
 _times = struct.Struct("<BQBQ").pack
-_flags = struct.Struct("<2sI").pack
-_fraction = struct.Struct("<cd").pack
+_fraction = struct.Struct("<d").pack
 
 
-class Encoded:
-    """What the SDK's exporter takes for a message of protobuf."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def SerializeToString(self) -> bytes:
-        return self._data
-
-    SerializePartialToString = SerializeToString
-
-
-def encoded(spans: Sequence[ReadableSpan]) -> Encoded:
-    """All of one resource and scope."""
-    if not spans:
-        return Encoded(b"")
-    body = b"".join([_field(b"\x12", _span(span)) for span in spans])
-    resource, scope, scope_end, end = _frame(spans[0])
-    scoped = _field(b"\x12", scope + body + scope_end)
-    return Encoded(_field(b"\x0a", resource + scoped + end))
-
-
-def speed_up_export() -> None:
-    """The SDK's exporter, which does all the rest, has no place for an encoder of one's own."""
-    trace_exporter.encode_spans = encoded  # type: ignore[attr-defined, assignment]
+def encoded(
+    name: str, kind: int, place: Place, times: tuple[int, int], attributes: Attributes, failed: bool
+) -> bytes:
+    """As one of the `spans` of a `ScopeSpans`. `kind`: a `SpanKind`'s value; `times`: its start and end, in nanoseconds
+    of POSIX time; `failed`: whether its status is that of an error."""
+    trace, id, parent, remote = place
+    parts = [TRACE_ID, trace, SPAN_ID, id]
+    if parent:
+        parts += (PARENT, parent)
+    parts += (_named(name, kind), _times(START[0], times[0], END[0], times[1]))
+    for key, value in attributes.items():
+        type_of_it = type(value)
+        if type_of_it is float:
+            parts.append(_before_fraction(key) + _fraction(value))  # few are alike
+        elif type_of_it is list:
+            parts.append(_array(key, tuple(value), tuple(map(type, value))))  # type: ignore[arg-type]
+        else:
+            parts.append(_attribute(key, value))
+    parts.append(_ENDS[failed, remote])
+    return _field(b"\x12", b"".join(parts))
 
 
-def _frame(span: ReadableSpan) -> tuple[bytes, bytes, bytes, bytes]:
-    """What stands around spans: the resource, the scope, and the addresses of their schemas; as the SDK has them."""
-    (around,) = encode_spans([span]).resource_spans
-    (within,) = around.scope_spans
-    return (
-        _field(b"\x0a", around.resource.SerializeToString()),
-        _field(b"\x0a", within.scope.SerializeToString()),
-        _text(b"\x1a", within.schema_url),
-        _text(b"\x1a", around.schema_url),
-    )
+class Frame:
+    """What stands around the spans of one resource and scope in a message of OTLP."""
 
+    def __init__(self, resource: Resource, scope: str) -> None:
+        sample = ReadableSpan(
+            "",
+            context=SpanContext(1, 1, is_remote=False),
+            resource=resource,
+            instrumentation_scope=InstrumentationScope(scope),
+            start_time=0,
+            end_time=0,
+        )
+        (around,) = encode_spans([sample]).resource_spans
+        (within,) = around.scope_spans
+        self._resource = _field(b"\x0a", around.resource.SerializeToString())
+        self._scope = _field(b"\x0a", within.scope.SerializeToString())
+        self._scope_schema = _text(b"\x1a", within.schema_url)
+        self._schema = _text(b"\x1a", around.schema_url)
 
-def _span(span: ReadableSpan) -> bytes:
-    own, parent = span.context, span.parent
-    assert own is not None and span.start_time is not None and span.end_time is not None
-    trace_id, span_id, _, _, state, _ = own
-    parts = [TRACE_ID, trace_id.to_bytes(16), SPAN_ID, span_id.to_bytes(8)]
-    if state:
-        parts.append(_text(STATE, ",".join(f"{key}={value}" for key, value in state.items())))
-    if parent is not None:
-        parts += (PARENT, parent.span_id.to_bytes(8))
-    parts += (_named(span.name, span.kind.value), _times(START[0], span.start_time, END[0], span.end_time))
-    for key, value in (span.attributes or {}).items():
-        parts.append(_attribute(key, value) if isinstance(value, str | int) else _new_attribute(key, value))
-    code = span.status.status_code.value
-    parts += (_field(STATUS, b"\x18" + _varint(code) if code else b""), _flags(FLAGS, _remote(parent)))
-    return b"".join(parts)
-
-
-def _remote(parent: SpanContext | None) -> int:
-    return KNOWN | REMOTE if parent is not None and parent.is_remote else KNOWN
+    def around(self, spans: Sequence[bytes]) -> bytes:
+        """An `ExportTraceServiceRequest`."""
+        scoped = _field(b"\x12", b"".join([self._scope, *spans, self._scope_schema]))
+        return _field(b"\x0a", self._resource + scoped + self._schema)
 
 
 @lru_cache(SEEN)
@@ -110,16 +97,26 @@ def _new_attribute(key: str, value: AttributeValue) -> bytes:
 _attribute = lru_cache(SEEN, typed=True)(_new_attribute)
 
 
+@lru_cache(SEEN)
+def _array(key: str, values: tuple[str | int, ...], types: tuple[type, ...]) -> bytes:
+    return _new_attribute(key, values)
+
+
+@cache
+def _before_fraction(key: str) -> bytes:
+    return _new_attribute(key, 0.0)[: -len(_fraction(0.0))]
+
+
 def _value(value: AttributeValue) -> bytes:
     """An AnyValue. Integers are whole numbers of 64 bits, with or without a sign."""
     if isinstance(value, str):
-        return _field(TEXT, value.encode())
+        return _field(TEXT, value[:MAX_ATTRIBUTE_LENGTH].encode())
     if isinstance(value, bool):
         return YES_NO + _varint(value)
     if isinstance(value, int):
         return INTEGER + _varint(value & 0xFFFF_FFFF_FFFF_FFFF)
     if isinstance(value, float):
-        return _fraction(FRACTION, value)
+        return FRACTION + _fraction(value)
     if isinstance(value, Sequence):
         return _field(ARRAY, b"".join([_field(b"\x0a", _value(each)) for each in value]))
     raise TypeError(f"an attribute of a span cannot be a {type(value).__name__}")
@@ -137,7 +134,11 @@ def _text(field: bytes, text: str) -> bytes:
 
 def _field(field: bytes, data: bytes) -> bytes:
     length = len(data)
-    return field + (_SHORT[length] if length < 128 else _varint(length)) + data
+    if length < 128:
+        return field + _SHORT[length] + data
+    if length < 128 * 128:
+        return field + bytes((length & 127 | 128, length >> 7)) + data
+    return field + _varint(length) + data
 
 
 def _varint(number: int) -> bytes:
@@ -151,3 +152,9 @@ def _varint(number: int) -> bytes:
 
 
 _SHORT = tuple(bytes([length]) for length in range(128))
+_ENDS = {
+    (failed, remote): _field(STATUS, WRONG if failed else WELL)
+    + struct.pack("<2sI", FLAGS, KNOWN | REMOTE if remote else KNOWN)
+    for failed in (False, True)
+    for remote in (False, True)
+}

@@ -1,182 +1,156 @@
-"""Spans that cost little to make: OpenTelemetry's, without what it does for spans of any kind.
+"""Spans that cost little to make: on the wire OpenTelemetry's, without what its SDK does for spans of any kind.
 
-Its SDK's span takes a lock for each attribute and copies, checks and bounds them; a request has half a dozen spans and
-thirty attributes, all ours, set from one thread at a time. Sampling, export and all that leaves the process are the
-SDK's.
+The SDK's span takes a lock for each attribute and copies, checks and bounds them; a request has a dozen spans and
+thirty attributes, all ours, set from one thread at a time. Ours are encoded as they end, so that nothing is kept of a
+request but bytes. What is sampled is what the SDK's `TraceIdRatioBased` would sample.
 """
 
-import time
-from collections.abc import Mapping
-from contextvars import ContextVar
+import asyncio
+from collections.abc import Callable
 from random import getrandbits
-from typing import Any
+from time import time_ns
 
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import (
-    INVALID_SPAN,
-    INVALID_SPAN_ID,
-    INVALID_TRACE_ID,
-    NonRecordingSpan,
-    Span,
-    SpanContext,
-    SpanKind,
-    Status,
-    StatusCode,
-    TraceFlags,
-    TraceState,
-)
+from opentelemetry.trace import SpanKind
 from opentelemetry.util.types import AttributeValue
 
-MAX_ATTRIBUTE_LENGTH = 1024  # characters
+from backends.backend import BackendError
+from gateway.errors import ApiError
+from gateway.span_encoding import Attributes, encoded
 
-Attributes = dict[str, AttributeValue]
-_SAMPLED, _NOT_SAMPLED = TraceFlags(TraceFlags.SAMPLED), TraceFlags(TraceFlags.DEFAULT)
-_UNSET, _ERROR = Status(StatusCode.UNSET), Status(StatusCode.ERROR)
-_NO_STATE = TraceState.get_default()
-
-_current: ContextVar[Span] = ContextVar("span of what is being done", default=INVALID_SPAN)
+Take = Callable[[bytes], None]
+INTERNAL, SERVER, CLIENT = (kind.value for kind in (SpanKind.INTERNAL, SpanKind.SERVER, SpanKind.CLIENT))
 
 
-def current() -> Span:
-    """The span of what is being done here; one that is not valid where there is none."""
-    return _current.get()
+class Span:
+    """A place in a trace of which nothing is recorded: it is sent to no collector, but others may be below it."""
+
+    __slots__ = ("id", "trace")
+
+    flags = 0  # of W3C trace context
+    remote = False  # whether it was begun outside
+
+    def __init__(self, trace: bytes, id: bytes) -> None:
+        """16 and 8 bytes; both empty where nothing is traced at all."""
+        self.trace = trace
+        self.id = id
+
+    @property
+    def traceparent(self) -> str | None:
+        """The W3C header that makes this span a parent elsewhere, if anything is traced."""
+        return f"00-{self.trace.hex()}-{self.id.hex()}-{self.flags:02x}" if self.trace else None
+
+    def is_recording(self) -> bool:
+        return False
+
+    def set_attribute(self, key: str, value: AttributeValue) -> None:
+        """To be sent with it."""
+
+    def set_attributes(self, attributes: Attributes) -> None:
+        """As `set_attribute`."""
+
+    def fail(self) -> None:
+        """Its status is then that of an error; without a description, which might hold what a client has sent."""
+
+    def end(self, at: int | None = None) -> None:
+        """Only the first end counts. `at`: nanoseconds of POSIX time, by default now."""
+
+
+class Outside(Span):
+    """A client's."""
+
+    __slots__ = ("flags",)
+
+    remote = True
+
+    def __init__(self, trace: bytes, id: bytes, flags: int) -> None:
+        super().__init__(trace, id)
+        self.flags = flags
+
+
+NO_SPAN = Span(b"", b"")
+
+
+class Recorded(Span):
+    """One that is handed on when it ends."""
+
+    __slots__ = ("_attributes", "_failed", "_kind", "_name", "_parent", "_started", "_take")
+
+    flags = 1
+
+    def __init__(
+        self,
+        take: Take,
+        name: str,
+        trace: bytes,
+        parent: Span,
+        kind: int,
+        attributes: Attributes,
+        started: int,
+    ) -> None:
+        self.trace = trace
+        self.id = (getrandbits(64) or 1).to_bytes(8)
+        self._take: Take | None = take
+        self._name = name
+        self._parent = parent
+        self._kind = kind
+        self._attributes = attributes
+        self._started = started
+        self._failed = False
+
+    def is_recording(self) -> bool:
+        return self._take is not None
+
+    def set_attribute(self, key: str, value: AttributeValue) -> None:
+        self._attributes[key] = value
+
+    def set_attributes(self, attributes: Attributes) -> None:
+        self._attributes.update(attributes)
+
+    def fail(self) -> None:
+        self._failed = True
+
+    def end(self, at: int | None = None) -> None:
+        take, self._take = self._take, None
+        if take is not None:
+            place = self.trace, self.id, self._parent.id, self._parent.remote
+            times = self._started, at or time_ns()
+            take(encoded(self._name, self._kind, place, times, self._attributes, self._failed))
 
 
 class Tracer:
-    """Makes spans and hands them to `processor` when they end. Times are in nanoseconds of POSIX time."""
+    """Makes spans, and hands the bytes of each to `take` when it ends. Times are in nanoseconds of POSIX time."""
 
-    def __init__(self, processor: SpanProcessor, resource: Resource, scope: str, ratio: float) -> None:
+    def __init__(self, take: Take, ratio: float) -> None:
         """`ratio`: the share of traces that are sampled; whether one is hangs on its id alone."""
-        self._processor = processor
-        self._resource = _Resource(resource.attributes, resource.schema_url)
-        self._scope = InstrumentationScope(scope)
+        self._take = take
         self._sampled_below = TraceIdRatioBased(ratio).bound
+        self._all = ratio == 1
 
     def start(
         self,
         name: str,
+        parent: Span,
         *,
-        parent: Span | None = None,
-        kind: SpanKind = SpanKind.INTERNAL,
+        kind: int = INTERNAL,
         attributes: Attributes | None = None,
         at: int | None = None,
     ) -> Span:
-        """`parent`: by default the current span. `at`: its start, by default now."""
-        above = (_current.get() if parent is None else parent).get_span_context()
-        trace_id, _, _, _, state, valid = above
-        if not valid:
-            trace_id, state = _random(128, INVALID_TRACE_ID), _NO_STATE
-        sampled = trace_id & TraceIdRatioBased.TRACE_ID_LIMIT < self._sampled_below
-        own = _context(trace_id, _random(64, INVALID_SPAN_ID), sampled, state)
-        if not sampled:
-            return NonRecordingSpan(own)
-        return _Span(self._processor, self._resource, self._scope, name, own,
-                     above if valid else None, kind, attributes, at or time.time_ns())  # fmt: skip
+        """`parent`: may be `NO_SPAN`, which begins a trace. `kind`: a `SpanKind`'s value. `at`: by default now."""
+        trace = parent.trace or (getrandbits(128) or 1).to_bytes(16)  # no id has only zeros
+        if self._all or self._sampled(trace):
+            told = {} if attributes is None else attributes
+            return Recorded(self._take, name, trace, parent, kind, told, at or time_ns())
+        return Span(trace, (getrandbits(64) or 1).to_bytes(8))
+
+    def _sampled(self, trace: bytes) -> bool:
+        return int.from_bytes(trace) & TraceIdRatioBased.TRACE_ID_LIMIT < self._sampled_below
 
 
-def _context(trace_id: int, span_id: int, sampled: bool, state: TraceState) -> SpanContext:
-    """As its constructor makes one, which looks whether ids of our own are any good."""
-    flags = _SAMPLED if sampled else _NOT_SAMPLED
-    return tuple.__new__(SpanContext, (trace_id, span_id, False, flags, state, True))
-
-
-class Current:
-    """The span is the current one inside the block, and ends with it."""
-
-    __slots__ = ("_span", "_token")
-
-    def __init__(self, span: Span) -> None:
-        self._span = span
-
-    def __enter__(self) -> Span:
-        self._token = _current.set(self._span)
-        return self._span
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: object) -> None:
-        _current.reset(self._token)
-        self._span.end()
-
-
-class _Resource(Resource):
-    """One for all spans. The SDK's is turned into JSON for its hash, once for each span that is sent."""
-
-    def __hash__(self) -> int:
-        return id(self)
-
-
-class _Span(ReadableSpan, Span):
-    """Written to as one span, and read by the exporter as the other, whose constructor this one does without."""
-
-    _events: Any = ()
-    _links: Any = ()
-    _instrumentation_info = None
-
-    def __init__(
-        self,
-        processor: SpanProcessor,
-        resource: Resource,
-        scope: InstrumentationScope,
-        name: str,
-        context: SpanContext,
-        parent: SpanContext | None,
-        kind: SpanKind,
-        attributes: Attributes | None,
-        started: int,
-    ) -> None:
-        self._processor = processor
-        self._resource = resource
-        self._instrumentation_scope = scope
-        self._name = name
-        self._context = self._own = context
-        self._parent = parent
-        self._kind = kind
-        self._status = _UNSET
-        self._start_time = started
-        self._end_time = None
-        self._attributes = self._values = Attributes()
-        if attributes:
-            self.set_attributes(attributes)
-
-    def get_span_context(self) -> SpanContext:
-        return self._own
-
-    def is_recording(self) -> bool:
-        return self._end_time is None
-
-    def set_attribute(self, key: str, value: AttributeValue) -> None:
-        if self._end_time is None:
-            self._values[key] = value[:MAX_ATTRIBUTE_LENGTH] if isinstance(value, str) else value
-
-    def set_attributes(self, attributes: Mapping[str, AttributeValue]) -> None:
-        for key, value in attributes.items():
-            self.set_attribute(key, value)
-
-    def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
-        """Descriptions are dropped: they might hold what a client has sent."""
-        code = status.status_code if isinstance(status, Status) else status
-        if self._end_time is None:
-            self._status = _ERROR if code is StatusCode.ERROR else Status(code)
-
-    def update_name(self, name: str) -> None:
-        self._name = name
-
-    def add_event(self, *_: object, **__: object) -> None:
-        """We have none."""
-
-    def record_exception(self, *_: object, **__: object) -> None:
-        """Nothing: messages and stacks of exceptions stay here."""
-
-    def end(self, end_time: int | None = None) -> None:
-        """Only the first end counts."""
-        if self._end_time is None:
-            self._end_time = end_time or time.time_ns()
-            self._processor.on_end(self)
-
-
-def _random(bits: int, invalid: int) -> int:
-    while (number := getrandbits(bits)) == invalid:
-        pass
-    return number
+def mark(span: Span, error: BaseException) -> None:
+    """With what was raised, by code or type: a message may hold what the client has sent."""
+    if isinstance(error, GeneratorExit | asyncio.CancelledError):
+        return  # whoever asked is gone; nothing has failed
+    known = error.code if isinstance(error, BackendError | ApiError) else None
+    span.set_attribute("error.type", known or type(error).__name__)
+    span.fail()

@@ -19,11 +19,13 @@ from backends.backend import (
 )
 from backends.prompt import Prompt
 from gateway import cascade
+from gateway.attempt_span import Unfollowed
 from gateway.cascade import Plan
 from gateway.cascade_metrics import CascadeMetrics
 from gateway.config import Telemetry
 from gateway.ledger import Entry, Ledger
 from gateway.request import Route
+from gateway.spans import NO_SPAN
 from gateway.telemetry import Traces
 from gateway.tiers import Replica, Tier
 
@@ -115,7 +117,7 @@ async def test_an_error_after_the_first_delta_is_final(backend: Make, tier_of: M
     assert spare.opened == 0
 
 
-async def test_a_backend_that_hangs_is_ended_by_the_deadline() -> None:
+async def test_a_backend_that_hangs_is_ended_by_the_deadline(backend: Make) -> None:
     closed = asyncio.Event()
 
     async def hang() -> AsyncGenerator[Delta, None]:
@@ -125,8 +127,13 @@ async def test_a_backend_that_hangs_is_ended_by_the_deadline() -> None:
         finally:
             closed.set()
 
+    class Hanging(Unfollowed):
+        def __enter__(self) -> AsyncGenerator[Delta, None]:
+            return hang()
+
+    generation = Generation(id="1", prompt=Prompt(text="x"), ids=[1], sampling=Sampling(max_tokens=5))
     deadline = asyncio.get_running_loop().time() - cascade.DEADLINE_GRACE + 0.05
-    deltas = cascade.within(hang(), deadline)
+    deltas = cascade.within(Hanging(Replica(backend("7b/0"), "small"), generation, NO_SPAN), deadline)
     assert (await anext(deltas)).text == "a"
     with pytest.raises(DeadlineExceeded):
         await anext(deltas)

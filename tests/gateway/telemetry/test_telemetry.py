@@ -14,13 +14,15 @@ import pytest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from backends.backend import Delta, Generation, Overloaded, Sampling, Timings, Usage
+from backends.backend import DeadlineExceeded, Delta, Generation, Overloaded, Sampling, Timings, Usage
 from backends.prompt import ChatMessage, Prompt
 from backends.wire import StepRun
+from gateway.cascade import DEADLINE_GRACE, within
 from gateway.config import Telemetry
 from gateway.errors import ApiError
 from gateway.ledger import ESCALATED, Entry, Stage
-from gateway.telemetry import FLUSH_TIMEOUT, Traces
+from gateway.span_export import FLUSH_TIMEOUT
+from gateway.telemetry import Traces
 from gateway.tiers import Replica
 
 CANARY = "the canary sings"
@@ -86,8 +88,16 @@ def entry() -> Entry:
 
 
 async def run(traces: Traces, backend: Scripted, **options: Any) -> list[Delta]:
-    async with aclosing(traces.attempt(entry(), Replica(backend, "small"), generation(**options))) as deltas:
+    async with aclosing(following(traces, entry(), backend, **options)) as deltas:
         return [delta async for delta in deltas]
+
+
+def following(
+    traces: Traces, entry: Entry, backend: Scripted, seconds: float = 60.0, **options: Any
+) -> AsyncGenerator[Delta, None]:
+    """As a cascade reads an attempt."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    return within(traces.attempt(entry, Replica(backend, "small"), generation(**options)), deadline)
 
 
 def attributes(span: Span) -> dict[str, Any]:
@@ -214,7 +224,7 @@ async def test_spans_end_when_a_generator_is_closed_early(collector: Any) -> Non
     """From another task, too: a generator's span is never the current one of whoever pulls it."""
     traces = Traces(Telemetry(otlp_endpoint=collector.url))
     with traces.request("POST", "/v1/chat/completions", {}):
-        deltas = traces.attempt(entry(), Replica(Scripted(WHOLE[:1], hangs=True), "small"), generation())
+        deltas = following(traces, entry(), Scripted(WHOLE[:1], hangs=True))
         await anext(deltas)
         await asyncio.create_task(_close(deltas))
     await traces.close()
@@ -226,11 +236,22 @@ async def test_spans_end_when_a_generator_is_closed_early(collector: Any) -> Non
     assert spans["chat 7b"].parent_span_id == spans["POST /v1/chat/completions"].span_id
 
 
+async def test_an_attempt_that_runs_out_of_time_has_failed(collector: Any) -> None:
+    traces = Traces(Telemetry(otlp_endpoint=collector.url))
+    with pytest.raises(DeadlineExceeded):
+        async for _ in following(traces, entry(), Scripted([], hangs=True), 0.01 - DEADLINE_GRACE):
+            pass
+    await traces.close()
+    span = collector.spans()["chat 7b"]
+    assert span.status.code == Status.STATUS_CODE_ERROR
+    assert attributes(span)["headrace.outcome"] == attributes(span)["error.type"] == "deadline_exceeded"
+
+
 async def test_what_became_of_a_judged_answer(collector: Any) -> None:
     """Whoever judges it has the last delta already, and closes it then."""
     traces = Traces(Telemetry(otlp_endpoint=collector.url))
     judged = entry()
-    deltas = traces.attempt(judged, Replica(Scripted(WHOLE), "small"), generation())
+    deltas = following(traces, judged, Scripted(WHOLE))
     while (await anext(deltas)).usage is None:
         pass
     judged.confidence = 0.25
@@ -355,7 +376,7 @@ async def test_a_collector_that_does_not_answer_costs_a_request_nothing(
     """A stall of the machine may hold up one or another; waiting for the collector would hold up all."""
     traces = Traces(Telemetry(otlp_endpoint=request.getfixturevalue(kind)))
     took: list[float] = []
-    for _ in range(1500):  # more spans than the queue holds
+    for _ in range(3000):  # more spans than the queue holds
         started = time.perf_counter()
         with traces.request("POST", "/v1/chat/completions", {}):
             with traces.span("headrace.route"):
