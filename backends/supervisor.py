@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import msgspec
 
+from backends.engine_log import EngineLog
 from backends.runtime import RuntimeFolder
 from backends.tokenizer import Tokenizer, write_vocabulary
 from backends.watchdog import Watchdog
@@ -45,7 +46,7 @@ class Supervisor:
     """The engines of one host. Use it as an asynchronous context manager, or call `start` and `stop`.
 
     Engines run in sessions of their own, so that Ctrl-C in a terminal reaches only this process, and die with it,
-    however it ends. What they log comes out on stderr behind their name.
+    however it ends. What they log is logged here behind their name.
     """
 
     def __init__(
@@ -170,6 +171,7 @@ class _Engine:
         self._reader: asyncio.Task[None] | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._tail: deque[str] = deque(maxlen=TAIL)
+        self._log = EngineLog(config.name)
 
     @property
     def pid(self) -> int | None:
@@ -280,7 +282,7 @@ class _Engine:
     def _tell(self, line: bytes) -> None:
         text = line.decode(errors="replace")
         self._tail.append(text)
-        print(f"[{self.config.name}] {text}", file=sys.stderr, flush=True)
+        self._log.add(text)
 
     async def _read_out(self) -> None:
         """Wait for the rest of a dead process's log; not long, for a child of its own may keep the pipe open."""

@@ -1,5 +1,7 @@
 """The log: one line per event on stderr, as JSON or for people, and one line for each request at its end.
 
+Engines write into it too, by `backends.engine_log`.
+
 No line ever holds prompt text, stop strings, or the messages of exceptions that may quote them: an error is its code.
 """
 

@@ -123,11 +123,11 @@ async def test_an_engine_deaf_to_sigterm_is_killed(engine_config: Config, fake_c
 
 
 async def test_an_engines_log_comes_out_behind_its_name(
-    engine_config: Config, fake_command: list[str], capfd: pytest.CaptureFixture[str]
+    engine_config: Config, fake_command: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Supervisor([engine_config(model="chatty")], command=fake_command):
         pass
-    lines = capfd.readouterr().err.splitlines()
+    lines = [entry.getMessage() for entry in caplog.records if entry.name == "backends.engine"]
     assert "[e/0] hello" in lines
     assert sum(len(line) for line in lines) >= 300_000  # one line longer than any buffer, cut into several
     assert all(line.startswith("[e/0] ") for line in lines)
