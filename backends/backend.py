@@ -186,6 +186,8 @@ class BackendError(Exception):
 
     code = "backend_error"
     retryable = True
+    timings: "Timings | None" = None
+    """Where an engine of our own has got to with it."""
 
     def __init__(self, message: str, code: str | None = None) -> None:
         super().__init__(message)

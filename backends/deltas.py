@@ -77,7 +77,9 @@ class DeltaReader:
             _log.error("%s: generation failed: %s", self._engine, output.error)
             raise Unavailable(f"engine {self._engine} failed at this request", "engine_error")
         if output.finish == "deadline":
-            raise DeadlineExceeded("the request's time is used up")
+            late = DeadlineExceeded("the request's time is used up")
+            late.timings = output.timings
+            raise late
 
     def _prompt_scores(self, scores: Sequence[Score]) -> tuple[TokenScore, ...]:
         first, *rest = self._prompt

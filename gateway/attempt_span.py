@@ -69,6 +69,7 @@ class AttemptSpan:
         self._generation = generation
         self._begun = False
         self._reasons: list[str] = []  # why each answer ended
+        self._tokens = 0
         self._finished = False
         self._failure: str | None = None
 
@@ -105,6 +106,7 @@ class AttemptSpan:
         if not self._begun:
             self._begun = True
             self._span.set_attribute(self._names["first_chunk"], time.monotonic() - self._started)
+        self._tokens += delta.tokens
         if delta.finish is not None:
             self._reasons.append(delta.finish)
         if delta.usage is not None:
@@ -119,13 +121,16 @@ class AttemptSpan:
             names["completion_tokens"]: usage.completion_tokens,
             names["cached_tokens"]: usage.cached_tokens,
         })  # fmt: skip
-        if delta.timings is not None and self._span.is_recording():
+        if delta.timings is not None:
             self._stages(delta.timings)
 
     def _stages(self, times: Timings) -> None:
+        """The last one that has begun lasts until the end, wherever that came."""
+        if not self._span.is_recording():
+            return
         stages = (
-            ("engine.queue", times.arrived, times.scheduled),
-            ("engine.prefill", times.scheduled, times.first_token),
+            ("engine.queue", times.arrived, times.scheduled or times.finished),
+            ("engine.prefill", times.scheduled, times.first_token or times.finished),
             ("engine.decode", times.first_token, times.finished),
         )
         for name, begin, end in stages:
@@ -149,6 +154,10 @@ class AttemptSpan:
             mark(self._span, error)
         if isinstance(error, BackendError):
             self._failure = error.code
+            if error.timings is not None:
+                self._stages(error.timings)
+        if not self._finished:
+            self._span.set_attribute(self._names["completion_tokens"], self._tokens)
         self._span.set_attributes({"headrace.complete": self._finished, "headrace.outcome": self._outcome})
         if self._entry.confidence is not None:
             self._span.set_attribute("headrace.confidence", self._entry.confidence)

@@ -84,13 +84,14 @@ def log_request(
     reason: str | None = None,
     task: str | None = None,
     usage: Usage | None = None,
+    attempts: str | None = None,
     cost: float = 0.0,
     first_text: float | None = None,
 ) -> None:
     """The one line of a request, at its end. Times in seconds; what is not known is left out.
 
-    `reason`: of the route, in words; `cost`: of all attempts; `first_text`: from the request's arrival to the first
-    text of the answer.
+    `reason`: of the route, in words; `usage` and `cost`: of all attempts; `attempts`: what became of them;
+    `first_text`: from the request's arrival to the first text of the answer.
     """
     fields = {
         "request_id": request_id,
@@ -102,6 +103,7 @@ def log_request(
         "task": task,
         "status": status,
         "code": code,
+        "attempts": attempts,
         "prompt_tokens": usage and usage.prompt_tokens,
         "cached_tokens": usage and usage.cached_tokens,
         "completion_tokens": usage and usage.completion_tokens,

@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from backends.backend import Usage
 from gateway.dashboard.watch import Watch
 from gateway.errors import CLIENT_GONE
 from gateway.exchange import Exchange, Observe
 from gateway.genai_metrics import CHAT, COMPLETION
-from gateway.ledger import FAILED, RUNNING
+from gateway.ledger import ANSWERED, FAILED, RUNNING, Ledger
 from gateway.logs import log_request
 from gateway.metrics import ANSWERING, Metrics
 from gateway.records import Records
@@ -88,7 +89,9 @@ def _count_by_convention(metrics: Metrics, exchange: Exchange, code: str | None)
     for entry in exchange.ledger.entries:
         failed = entry.kind == FAILED and entry.outcome != RUNNING
         error = metrics.error(entry.outcome) if failed else ""
-        seconds = (entry.ended or now) - entry.started
+        seconds = max(
+            0.0, (entry.ended or now) - entry.started
+        )  # a sum must not fall when the clock is put back
         metrics.gen_ai.attempt(operation, entry.tier, entry.model, error, seconds, entry.usage)
 
 
@@ -106,7 +109,27 @@ def _log(exchange: Exchange, code: str | None, trace_id: str | None) -> None:
         tier=None if answer is None else answer.tier,
         reason=None if answer is None else answer.headers.get("x-headrace-reason"),
         task=None if assessment is None else assessment.task,
-        usage=exchange.usage,
+        usage=_used(exchange.ledger) or exchange.usage,
+        attempts=_attempts(exchange.ledger),
         cost=sum(entry.cost for entry in exchange.ledger.entries),
         first_text=exchange.first_text,
     )
+
+
+def _used(ledger: Ledger) -> Usage | None:
+    """By all attempts, as its cost is; None where none came to anything."""
+    used = [entry.usage for entry in ledger.entries if entry.usage is not None]
+    if not used:
+        return None
+    return Usage(
+        prompt_tokens=sum(usage.prompt_tokens for usage in used),
+        completion_tokens=sum(usage.completion_tokens for usage in used),
+        cached_tokens=sum(usage.cached_tokens for usage in used),
+    )
+
+
+def _attempts(ledger: Ledger) -> str | None:
+    """What became of each; None where all of them answered, which tier and status say already."""
+    if all(entry.outcome == ANSWERED for entry in ledger.entries):
+        return None
+    return ", ".join(f"{entry.replica} {entry.outcome}" for entry in ledger.entries)

@@ -1,6 +1,7 @@
 """What is known before anything runs: who may answer, the prompt in their tokens, and where it would go."""
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -79,12 +80,9 @@ class Scout:
     async def settled(self, outlook: Outlook, patience: float) -> Outlook:
         """The outlook as it is when some tier answers, waiting up to `patience` seconds while one is coming back."""
         tiers = [self._tiers[tier.name] for tier in outlook.signals]
-        loop = asyncio.get_running_loop()
-        end = loop.time() + patience
-        while not any(tier.available for tier in tiers) and any(tier.recovering for tier in tiers):
-            if loop.time() >= end:
-                break
-            await asyncio.sleep(LOOK_AGAIN)
+        if _returning(tiers):
+            with self._traces.span("headrace.wait"):
+                await _return_of(tiers, patience)
         if all(s.available == tier.available for s, tier in zip(outlook.signals, tiers, strict=True)):
             return outlook
         signals = tuple(structs.replace(s, available=self._tiers[s.name].available) for s in outlook.signals)
@@ -178,6 +176,18 @@ class Scout:
                 span.set_attribute(f"headrace.good.{tier}", good)
         self._metrics.classified(assessment.seconds)
         return assessment
+
+
+def _returning(tiers: Sequence[Tier]) -> bool:
+    """None of them answers now, and one is about to."""
+    return not any(tier.available for tier in tiers) and any(tier.recovering for tier in tiers)
+
+
+async def _return_of(tiers: Sequence[Tier], patience: float) -> None:
+    """Until one of them answers, for `patience` seconds at most."""
+    end = time.monotonic() + patience
+    while _returning(tiers) and time.monotonic() < end:
+        await asyncio.sleep(LOOK_AGAIN)
 
 
 def _told(route: Route, signals: Signals) -> Attributes:

@@ -64,7 +64,7 @@ class Records:
         self._files = _Files(folder, file_bytes, keep_days)
         self._clock = clock
         self._items: queue.Queue[_Item | None] = queue.Queue(MAX_QUEUE)
-        self._rests_until = 0.0
+        self._failed_at = -REST  # by the clock
         self._thread = threading.Thread(target=self._run, name="records", daemon=True)
         self._thread.start()
 
@@ -99,13 +99,13 @@ class Records:
 
     def _write(self, item: _Item) -> None:
         now = self._clock()
-        if now < self._rests_until:
+        if 0 <= now - self._failed_at < REST:  # less than nothing where the clock was put back
             self._metrics.record_lost("disk")
             return
         try:
             self._files.append(self._line(*item), now)
         except OSError as error:
-            self._rests_until = now + REST
+            self._failed_at = now
             self._metrics.record_lost("disk")
             logger.error("records cannot be written: %s", error.strerror)
 

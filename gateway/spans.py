@@ -114,7 +114,7 @@ class Recorded(Span):
         take, self._take = self._take, None
         if take is not None:
             place = self.trace, self.id, self._parent.id, self._parent.remote
-            times = self._started, at or time_ns()
+            times = self._started, max(self._started, at or time_ns())  # clocks may be put back
             take(encoded(self._name, self._kind, place, times, self._attributes, self._failed))
 
 

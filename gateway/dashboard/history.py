@@ -55,7 +55,7 @@ class Made(msgspec.Struct):
 
 
 class Bucket(msgspec.Struct):
-    """`STEP` seconds; `number` counts such since 1970."""
+    """`STEP` seconds; `number` counts such by the clock of the history."""
 
     number: int
     tiers: dict[str, Made] = {}
@@ -71,8 +71,8 @@ class Bucket(msgspec.Struct):
 class History:
     """Bounded, whatever comes."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """`clock`: seconds."""
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: seconds, never put back, and the same for all processes whose histories are added up."""
         self._clock = clock
         self._buckets: deque[Bucket] = deque([Bucket(int(clock()) // STEP)], maxlen=BUCKETS)
 
@@ -109,10 +109,10 @@ class History:
             used.tokens += call.tokens
             used.input_tokens += call.input_tokens
 
-    def generated(self, tier: str, tokens: float, since: float | None = None) -> None:
-        """Tokens that a tier has made just now, or evenly `since` then (by the clock)."""
+    def generated(self, tier: str, tokens: float, seconds: float = 0.0) -> None:
+        """Tokens that a tier has made just now, or evenly over the last `seconds`."""
         now = self._now().number
-        begun = now if since is None else max(int(since) // STEP, self._buckets[0].number)
+        begun = min(now, max(int(self._clock() - seconds) // STEP, self._buckets[0].number))
         lot = [bucket for bucket in self._buckets if bucket.number >= begun]
         for bucket in lot:
             bucket.tier(tier).tokens += tokens / len(lot)

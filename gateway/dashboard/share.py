@@ -38,8 +38,8 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 class Whole:
     """Shares added up."""
 
-    def __init__(self, shares: Sequence[Share], clock: Callable[[], float] = time.time) -> None:
-        """`clock`: seconds."""
+    def __init__(self, shares: Sequence[Share], clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: as that of their histories."""
         self._shares = shares
         self.started = min(share.started for share in shares)
         self.leaving = any(share.leaving for share in shares)

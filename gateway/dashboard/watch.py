@@ -48,7 +48,8 @@ class Watch:
         self.history.finished(call)
         for entry in call.ledger.entries:
             if entry.replica not in self._engines and entry.usage is not None:
-                self.history.generated(entry.tier, entry.usage.completion_tokens, entry.first)
+                seconds = 0.0 if entry.first is None else time.time() - entry.first
+                self.history.generated(entry.tier, entry.usage.completion_tokens, seconds)
 
     def load(self, load: Load) -> None:
         """What an engine says of itself; its counters begin again with each start of its process."""

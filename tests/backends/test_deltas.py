@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.backend import Delta, Rejected, TokenScore, Unavailable
+from backends.backend import DeadlineExceeded, Delta, Rejected, TokenScore, Unavailable
 from backends.deltas import DeltaReader
 from backends.tokenizer import Tokenizer
 from backends.tools.calls import joined
@@ -192,3 +192,10 @@ def test_signals_wait_for_no_character_and_what_is_cached_comes_along(tokenizer:
     ]  # fmt: skip
     assert [len(delta.signals) for delta in deltas] == [1, 1, 1]
     assert {delta.cached for delta in deltas} == {1}
+
+
+def test_who_runs_out_of_time_is_told_how_far_it_got(tokenizer: Tokenizer) -> None:
+    times = Timings(arrived=1.0, scheduled=2.0, finished=9.0)
+    with pytest.raises(DeadlineExceeded) as late:
+        reader(tokenizer).take(output(b"", finish="deadline", timings=times))
+    assert late.value.timings == times

@@ -103,3 +103,29 @@ def test_what_a_client_types_is_no_label(metrics: Metrics) -> None:
     for number in range(5):
         observe(metrics, Exchange(id="r", endpoint="other", status=404), scope(f"/{number}", f"M{number}"))
     assert len(series(metrics, "headrace_requests_total")) == 1
+
+
+def test_the_log_tells_what_was_used_though_nobody_has_got_a_whole_answer(
+    metrics: Metrics, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its tokens are those of its cost, of its record and of the page: of all attempts."""
+    exchange = Exchange(id="r", endpoint="chat", answer=answer(), status=499)
+    exchange.ledger.open("7b", "7b/0").ends("engine_died")
+    usage = Usage(prompt_tokens=5, completion_tokens=2, cached_tokens=1)
+    exchange.ledger.open("7b", "7b/1").settled(None, usage, 0.5)
+    exchange.ledger.open("7b", "7b/2").settled(None, usage, 0.25)
+    with caplog.at_level(logging.INFO):
+        observe(metrics, exchange)
+    told = vars(caplog.records[0])["headrace"]
+    assert (told["prompt_tokens"], told["cached_tokens"], told["completion_tokens"]) == (10, 2, 4)
+    assert (told["cost"], told["attempts"]) == (0.75, "7b/0 engine_died, 7b/1 aborted, 7b/2 aborted")
+
+
+def test_a_clock_that_is_put_back_lets_no_sum_fall(metrics: Metrics) -> None:
+    exchange = Exchange(id="r", endpoint="chat", answer=answer(), status=200)
+    entry = exchange.ledger.open("7b", "7b/0")
+    entry.started += 3600
+    entry.ends("answered")
+    observe(metrics, exchange)
+    assert metrics.totals().of("gen_ai_client_operation_duration_seconds_sum") == 0
+    assert metrics.totals().of("gen_ai_client_operation_duration_seconds_count") == 1

@@ -128,7 +128,8 @@ async def test_old_files_are_forgotten_with_the_day_and_nothing_else_is(desk: Ca
     assert "2029-12-01-7-0.jsonl" not in left
 
 
-async def test_a_full_disk_costs_records_and_is_tried_again(desk: Callable[..., Desk]) -> None:
+@pytest.mark.parametrize("later", [REST, -3600], ids=["after a rest", "with a clock that was put back"])
+async def test_a_full_disk_costs_records_and_is_tried_again(desk: Callable[..., Desk], later: float) -> None:
     mine = desk()
     mine.folder.mkdir()
     file = mine.folder / f"2030-01-01-{os.getpid()}-0.jsonl"
@@ -139,7 +140,7 @@ async def test_a_full_disk_costs_records_and_is_tried_again(desk: Callable[..., 
     while mine.lost("disk") < 3:
         await asyncio.sleep(0.001)
     file.unlink()
-    mine.now += REST
+    mine.now += later
     mine.write(request_id="again")
     await mine.records.close()
     assert [line["id"] for line in mine.lines()] == ["again"]

@@ -98,7 +98,7 @@ def test_a_span_below_another_is_of_its_trace() -> None:
 
 def test_only_the_first_end_counts() -> None:
     taken = Taken()
-    span = Tracer(taken.append, 1.0).start("once", NO_SPAN)
+    span = Tracer(taken.append, 1.0).start("once", NO_SPAN, at=4)
     assert span.is_recording()
     span.end(5)
     span.end(6)
@@ -107,6 +107,14 @@ def test_only_the_first_end_counts() -> None:
     [ended] = taken.spans
     assert (ended.end_time_unix_nano, list(ended.attributes), span.is_recording()) == (5, [], False)
     assert ended.status.code == StatusCode.UNSET.value
+
+
+def test_none_ends_before_it_began() -> None:
+    """Its clock may be put back, and a collector takes the difference for a number without a sign."""
+    taken = Taken()
+    Tracer(taken.append, 1.0).start("once", NO_SPAN, at=5).end(3)
+    [ended] = taken.spans
+    assert ended.start_time_unix_nano == ended.end_time_unix_nano == 5
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """Ten minutes in buckets, by a clock in the test's hand."""
 
+import time
+from unittest.mock import patch
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,16 +54,26 @@ def test_silence_leaves_empty_buckets(history: History, clock: Clock) -> None:
 
 
 def test_tokens_are_a_rate_and_may_be_spread_over_the_time_they_took(history: History, clock: Clock) -> None:
-    begun = clock.now
     clock.now += 3 * STEP
-    history.generated("7b", 40 * STEP, begun)
+    history.generated("7b", 40 * STEP, 3 * STEP)
     history.generated("7b", 5 * STEP)
     assert history.series("7b").tokens == [10.0, 10.0, 10.0, 15.0]
 
 
 def test_what_began_before_the_history_is_spread_over_all_of_it(history: History, clock: Clock) -> None:
-    history.generated("7b", STEP, clock.now - 3600)
+    history.generated("7b", STEP, 3600)
     assert history.series("7b").tokens == [1.0]
+
+
+def test_a_clock_of_the_day_that_was_put_back_changes_nothing(history: History) -> None:
+    history.generated("7b", STEP, -3600)  # since the day's clock says that it has not begun yet
+    assert history.series("7b").tokens == [1.0]
+
+
+def test_its_own_clock_is_never_put_back() -> None:
+    with patch("time.time", return_value=0.0):
+        history = History()
+    assert history.buckets[0].number == pytest.approx(time.monotonic() / STEP, abs=2)
 
 
 def test_it_forgets_and_never_grows(history: History, clock: Clock) -> None:

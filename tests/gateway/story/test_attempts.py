@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from backends.backend import Delta, Unavailable
-from gateway.config import Price
+from gateway.config import Price, Telemetry
 from gateway.errors import ApiError
-from gateway.ledger import ABORTED, ANSWERED, Ledger
+from gateway.ledger import ABORTED, ANSWERED, Ledger, Stage
+from gateway.telemetry import Traces
 from tests.gateway.story.in_the_hand import Gateway
 
 Make = Callable[..., Any]
@@ -79,6 +80,24 @@ async def test_a_request_waits_for_an_engine_that_is_being_started_again(
     assert not waiting.done()
     await dead.start()
     assert await waiting == "Hello world"
+
+
+async def test_the_wait_for_an_engine_is_a_stage_of_the_request(
+    tmp_path: Path, backend: Make, tier_of: Make
+) -> None:
+    dead = backend("7b/0", available=False, recovering=True)
+    gateway, traces = Gateway(tmp_path, [tier_of("7b", dead)]), Traces(Telemetry())
+    for waits in (True, False):
+        stages: list[Stage] = []
+        with traces.request("POST", "/v1/chat/completions", {}, stages):
+            asking = asyncio.ensure_future(gateway.say("Hi", model="7b"))
+            await asyncio.sleep(0.1)
+            await dead.start()
+            await asking
+        assert (
+            any(stage.name == "headrace.wait" and stage.ended - stage.started > 0.05 for stage in stages)
+            == waits
+        )
 
 
 async def test_it_does_not_wait_for_ever(tmp_path: Path, backend: Make, tier_of: Make) -> None:

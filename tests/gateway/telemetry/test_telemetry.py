@@ -247,6 +247,32 @@ async def test_an_attempt_that_runs_out_of_time_has_failed(collector: Any) -> No
     assert attributes(span)["headrace.outcome"] == attributes(span)["error.type"] == "deadline_exceeded"
 
 
+@pytest.mark.parametrize(
+    ("got_to", "stages"),
+    [
+        ({}, {"queue": 3}),
+        ({"scheduled": 1000.5}, {"queue": 0.5, "prefill": 2.5}),
+        ({"scheduled": 1000.5, "first_token": 1001.5}, {"queue": 0.5, "prefill": 1, "decode": 1.5}),
+    ],
+)
+async def test_where_the_time_of_a_request_went_that_ran_out_of_it(
+    collector: Any, got_to: dict[str, Any], stages: dict[str, float]
+) -> None:
+    traces, late = Traces(Telemetry(otlp_endpoint=collector.url)), DeadlineExceeded("late")
+    late.timings = Timings(arrived=1000.0, finished=1003.0, **got_to)
+    with pytest.raises(DeadlineExceeded):
+        await run(traces, Scripted(WHOLE[:1], error=late))
+    await traces.close()
+    spans = collector.spans()
+    said = attributes(spans.pop("chat 7b"))
+    assert (said["headrace.complete"], said["gen_ai.usage.output_tokens"]) == (False, 1)
+    lasted = {
+        name.removeprefix("engine."): (span.end_time_unix_nano - span.start_time_unix_nano) / 1e9
+        for name, span in spans.items()
+    }
+    assert lasted == pytest.approx(stages)
+
+
 async def test_what_became_of_a_judged_answer(collector: Any) -> None:
     """Whoever judges it has the last delta already, and closes it then."""
     traces = Traces(Telemetry(otlp_endpoint=collector.url))
