@@ -11,7 +11,7 @@ from backends.quantization.grid import Grid, moments_by_group
 from backends.quantization.grouped import Grouped
 
 _STEPS = 10  # strengths that are tried, from 0 on
-_TRIED = 256  # tokens that they are tried on
+_TOKENS, _ROWS = 256, 512  # of the inputs and of the weight, that they are tried on
 
 Fold = Callable[[torch.Tensor], torch.Tensor]
 """Scales [in] as what comes before can take them: alike where inputs have one source, rounded as they are stored."""
@@ -37,20 +37,25 @@ def clipped(weight: torch.Tensor, inputs: torch.Tensor, grid: Grid) -> Grouped:
 def best_scales(weight: torch.Tensor, inputs: torch.Tensor, grid: Grid, fold: Fold) -> torch.Tensor:
     """Of the scales that the strengths of inputs and weights suggest, those with the least squared error of the
     outputs; ones where none of them are better."""
-    tried = inputs[:: -(-len(inputs) // _TRIED)]
+    tried, rows = _spread(inputs, _TOKENS), _spread(weight, _ROWS)
     strength = inputs.abs().mean(0).clamp(min=1e-4)
     size = _relative_size(weight, grid).clamp(min=1e-4)
     ones = torch.ones_like(strength)
-    best, least = ones, _loss(weight, tried, grid, ones)
+    best, least = ones, _loss(rows, tried, grid, ones)
     for balanced in (False, True):
         for step in range(1, _STEPS):
             share = step / _STEPS
             scales = strength**share / (size ** (1 - share) if balanced else 1)
             scales = fold(scales / (scales.max() * scales.min()).sqrt())
-            loss = _loss(weight, tried, grid, scales)
+            loss = _loss(rows, tried, grid, scales)
             if loss < least:
                 best, least = scales, loss
     return best
+
+
+def _spread(rows: torch.Tensor, most: int) -> torch.Tensor:
+    """So many at most, from all over."""
+    return rows[:: -(-len(rows) // most)]
 
 
 def _relative_size(weight: torch.Tensor, grid: Grid) -> torch.Tensor:
@@ -61,5 +66,5 @@ def _relative_size(weight: torch.Tensor, grid: Grid) -> torch.Tensor:
 
 def _loss(weight: torch.Tensor, inputs: torch.Tensor, grid: Grid, scales: torch.Tensor) -> float:
     larger = weight * scales
-    rounded = grid.nearest(larger, grid.ranges(larger)).dequantized() / scales
-    return float((inputs @ (rounded - weight).T).square().mean())
+    errors = grid.errors(larger, grid.ranges(larger)) / scales
+    return float((inputs @ errors.T).square().mean())

@@ -8,6 +8,7 @@ from backends.quantization.grouped import Grouped
 
 _LEAST = 2.0**-24  # the smallest scale that float16 holds
 _SHRINKS = tuple(1 - step / 20 for step in range(10))  # of a group's range, 1 down to 0.55
+_AT_ONCE = 1 << 17  # weights: what stays in a core's cache while all shrinks are tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +66,27 @@ class Grid:
 
         `moments` [groups, width, width]: of the inputs of each group, see `moments_by_group`.
         """
+        rows = max(1, _AT_ONCE // weight.shape[1])
+        kept = torch.cat([self._best_shrinks(part, moments) for part in weight.split(rows)])
+        return self.ranges(weight, kept)
+
+    def _best_shrinks(self, weight: torch.Tensor, moments: torch.Tensor) -> torch.Tensor:
+        """[out, groups]."""
         best = torch.full(self.grouped(weight).shape[:2], torch.inf, device=weight.device)
         kept = torch.ones_like(best)
         for shrink in _SHRINKS:
-            ranges = self.ranges(weight, shrink)
-            error = self.grouped(self.nearest(weight, ranges).dequantized() - weight)
             # [groups, out, width] by [groups, width, width]
-            by_group = error.transpose(0, 1)
+            by_group = self.grouped(self.errors(weight, self.ranges(weight, shrink))).transpose(0, 1)
             loss = ((by_group @ moments) * by_group).sum(2).T
             kept = torch.where(loss < best, shrink, kept)
             best = torch.minimum(best, loss)
-        return self.ranges(weight, kept)
+        return kept
+
+    def errors(self, weight: torch.Tensor, ranges: Ranges) -> torch.Tensor:
+        """By how much the nearest steps are larger than the weights of [out, in]."""
+        groups, scales, zeros = self.grouped(weight), ranges.scales.unsqueeze(-1), ranges.zeros.unsqueeze(-1)
+        rounded = self.integers(groups / scales, zeros).sub_(zeros).mul_(scales)
+        return rounded.sub_(groups).flatten(1)
 
     def nearest(self, weight: torch.Tensor, ranges: Ranges) -> Grouped:
         """Each weight of [out, in] to the nearest of its group's steps."""
@@ -84,7 +95,7 @@ class Grid:
 
     def integers(self, steps: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
         """Of weights divided by their scales, float32."""
-        return (steps.round() + zeros).clamp_(0, self.highest)
+        return steps.round().add_(zeros).clamp_(0, self.highest)
 
     def packed(
         self, integers: torch.Tensor, ranges: Ranges, column_groups: torch.Tensor | None = None

@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add("--bits", type=int, help="4 (the default) or 8")
     add("--group", type=int, help="columns that share a scale: 128 (the default), 64, 32; 0 for whole rows")
-    add("--asymmetric", action="store_true", help="rtn: groups have a zero of their own")
+    add("--asymmetric", action="store_true", help="rtn, gptq: groups have a zero of their own")
     add(
         "--act-order", choices=["none", "static", "dynamic"],
         help="gptq: columns with strong inputs first, in groups of neighbours (static, the default) or by this order",

@@ -1,8 +1,8 @@
 """Each method with the format that it is written in, so that vLLM and others read it.
 
-awq of 4 bits is AWQ's "gemm", gptq is GPTQ's version 1. All else is compressed-tensors: awq of 8 bits, for which
-writers of AWQ's own format disagree, and rtn are "pack-quantized"; fp8 is "float-quantized", with activations that are
-quantised per token.
+awq of 4 bits is AWQ's "gemm", gptq is GPTQ's version 1, which cannot hold all zeros. All else is compressed-tensors:
+gptq with zeros, awq of 8 bits, for which writers of AWQ's own format disagree, and rtn are "pack-quantized"; fp8 is
+"float-quantized", with activations that are quantised per token.
 """
 
 from dataclasses import dataclass
@@ -52,7 +52,11 @@ class Scheme(Protocol):
 
 def scheme_of(settings: Settings, stored: torch.dtype) -> Scheme:
     """`stored`: the type that the model's own weights are stored in."""
-    packed = settings.method == "rtn" or settings.method == "awq" and settings.bits == 8
+    packed = (
+        settings.method == "rtn"
+        or settings.method == "awq" and settings.bits == 8
+        or settings.method == "gptq" and settings.asymmetric
+    )  # fmt: skip
     dtype = (
         stored if packed or settings.method == "fp8" else torch.float16
     )  # readers of AWQ and GPTQ expect it
@@ -60,7 +64,7 @@ def scheme_of(settings: Settings, stored: torch.dtype) -> Scheme:
         return Fp8(dtype)
     grid = Grid(settings.bits, settings.group, not settings.asymmetric, dtype)
     if settings.method == "gptq":
-        return Gptq(grid, settings.act_order)
+        return GptqPacked(grid, settings.act_order) if packed else Gptq(grid, settings.act_order)
     if settings.method == "rtn":
         return Rtn(grid)
     return AwqPacked(grid) if packed else Awq(grid)
@@ -150,8 +154,7 @@ class Gptq(_Integers):
     order: gptq.Order
 
     def quantised(self, weight: torch.Tensor, inputs: torch.Tensor | None, fold: awq.Fold | None) -> Made:
-        assert inputs is not None
-        return Made(gptq.compensated(weight, moment(inputs), self.grid, self.order))
+        return _compensated(self.grid, self.order, weight, inputs)
 
     def pack(self, weight: Grouped) -> dict[str, torch.Tensor]:
         return gptq_layout.pack(weight)
@@ -169,6 +172,21 @@ class Gptq(_Integers):
             "lm_head": False,
             "checkpoint_format": "gptq",
         }
+
+
+@dataclass(frozen=True, slots=True)
+class GptqPacked(_Packed):
+    """The same, for groups that have zeros."""
+
+    order: gptq.Order
+
+    def quantised(self, weight: torch.Tensor, inputs: torch.Tensor | None, fold: awq.Fold | None) -> Made:
+        return _compensated(self.grid, self.order, weight, inputs)
+
+
+def _compensated(grid: Grid, order: gptq.Order, weight: torch.Tensor, inputs: torch.Tensor | None) -> Made:
+    assert inputs is not None
+    return Made(gptq.compensated(weight, moment(inputs), grid, order))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ class SettingsError(ValueError):
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`bits` of a weight; `group`: columns that share a scale, 0 for all of a row.
 
-    `asymmetric`: groups have a zero of their own; always so with awq, never with gptq and fp8.
+    `asymmetric`: groups have a zero of their own; always so with awq, never with fp8.
     `samples` sequences of `length` tokens are what the model is watched on; rtn and fp8 need none.
     """
 
@@ -55,11 +55,13 @@ def settings(
     if group not in (None, 0, *GROUPS):
         known = ", ".join(map(str, GROUPS))
         raise SettingsError(f"--group: must be {known}, or 0 for whole rows, not {group}")
-    if asymmetric and method != "rtn":
-        always = "awq is always so" if method == "awq" else f"what {method} is stored in has no place for it"
-        raise SettingsError(f"--asymmetric: is for rtn; {always}")
+    if asymmetric and method in ("awq", "fp8"):
+        always = "awq is always so" if method == "awq" else "fp8 has no zeros"
+        raise SettingsError(f"--asymmetric: is for rtn and gptq; {always}")
     if act_order is not None and method != "gptq":
         raise SettingsError("--act-order: is for gptq")
+    if asymmetric and act_order == "dynamic":
+        raise SettingsError("--act-order: dynamic is for groups without zeros, not for --asymmetric")
     if method in ("rtn", "fp8") and (samples is not None or length is not None):
         raise SettingsError(f"--samples, --length: {method} watches no model at work")
     return Settings(

@@ -48,8 +48,9 @@ def test_it_is_what_the_equations_say() -> None:
 
 @pytest.mark.parametrize("order", ["none", "static", "dynamic"])
 @pytest.mark.parametrize("group", [0, 32, 64])
-def test_it_loses_less_than_rounding(group: int, order: Order) -> None:
-    grid = Grid(4, group, symmetric=True)
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_it_loses_less_than_rounding(group: int, order: Order, symmetric: bool) -> None:
+    grid = Grid(4, group, symmetric)
     weight, inputs = torch.randn(24, 192), inputs_of(192)
     nearest = grid.nearest(weight, grid.ranges(weight)).dequantized()
     made = compensated(weight, moment(inputs), grid, order)

@@ -30,6 +30,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "awq 8": {"method": "awq", "bits": 8, "group": 64},
     "gptq 4": {"method": "gptq", "group": 64},
     "gptq 4 dynamic": {"method": "gptq", "group": 64, "act_order": "dynamic"},
+    "gptq 4 asymmetric": {"method": "gptq", "group": 64, "asymmetric": True},
     "gptq 4 rows": {"method": "gptq", "group": 0, "act_order": "none"},
     "gptq 8": {"method": "gptq", "bits": 8, "group": 32},
 }
@@ -69,6 +70,7 @@ def losses(qwen: Path, logits: Logits, tmp_path_factory: pytest.TempPathFactory)
 def test_four_bits_lose_clearly_less_where_the_model_is_watched(losses: dict[str, float]) -> None:
     assert losses["awq 4"] < 0.7 * losses["rtn 4 asymmetric"]
     assert losses["gptq 4"] < 0.7 * losses["rtn 4"]
+    assert losses["gptq 4 asymmetric"] < 0.7 * losses["rtn 4 asymmetric"]
     assert losses["gptq 4 dynamic"] < 0.7 * losses["rtn 4"]
     assert losses["gptq 4 rows"] < losses["rtn 4"]  # although its groups are whole rows
 
@@ -103,12 +105,13 @@ def test_what_awq_moves_changes_nothing_in_any_architecture(
 def test_compressed_tensors_understands_its_configs() -> None:
     from compressed_tensors.quantization import QuantizationConfig
 
-    for name in ("fp8", "rtn 4", "rtn 8 rows", "awq 8"):
+    for name in ("fp8", "rtn 4", "rtn 8 rows", "awq 8", "gptq 4 asymmetric"):
         asked = settings(**METHODS[name])
         understood = QuantizationConfig.model_validate(scheme_of(asked, torch.bfloat16).config())
         weights = understood.config_groups["group_0"].weights
         assert weights.num_bits == asked.bits and understood.ignore == ["lm_head"]
         assert weights.group_size == (asked.group or None)
+        assert weights.symmetric != asked.asymmetric
 
 
 def test_what_a_folder_holds(make_model: MakeModel, tmp_path: Path) -> None:
