@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from backends.catalogue import CATALOGUE
-from benchmarks.report import Report, Row, arguments, machine, publish
+from benchmarks.report import Report, Row, arguments, machine, publish, write
 
 FAMILIES = (
     "products",
@@ -41,7 +42,7 @@ class Part:
     subject: str
 
     def rows(self, interpret: bool, quick: bool) -> list[Row]:
-        """Its rows, or one that says how it ended without any."""
+        """Its rows, and where it did not come to its end, one that says how it ended."""
         environment = os.environ | ({"TRITON_INTERPRET": "1"} if interpret else {})
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "rows.json"
@@ -50,13 +51,13 @@ class Part:
             command += ["--quick"] if quick else []
             try:
                 code = subprocess.run(command, env=environment, timeout=PATIENCE[quick]).returncode
+                ended = [self._ended(f"ended with code {code}")] if code else []
             except subprocess.TimeoutExpired:
-                return [self._without(f"took longer than {PATIENCE[quick]:.0f} s")]
-            if not file.exists():
-                return [self._without(f"ended with code {code}")]
-            return msgspec.json.decode(file.read_bytes(), type=list[Row])
+                ended = [self._ended(f"took longer than {PATIENCE[quick]:.0f} s")]
+            found = msgspec.json.decode(file.read_bytes(), type=list[Row]) if file.exists() else []
+            return found + ended
 
-    def _without(self, reason: str) -> Row:
+    def _ended(self, reason: str) -> Row:
         return Row(
             case=self.subject, ours=0.0, peer=0.0, peer_name="FAILED", unit="-", ratio=0.0,
             details={"failed": reason},
@@ -114,17 +115,25 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(NO_GPU)
-    found = machine() if options.interpret else gpu_machine()
-    rows = [
-        row
-        for part in parts(options.model, options.interpret)
-        for row in part.rows(options.interpret, options.quick)
-    ]
-    publish(Report(name="gpu", machine=found, rows=rows), options.json)
-    wrong = [row.case for row in rows if row.unit == "-"]
+    report = Report(name="gpu", machine=machine() if options.interpret else gpu_machine(), rows=[])
+    for part in parts(options.model, options.interpret):
+        add(part, report, options)
+    publish(report, options.json)
+    wrong = [row.case for row in report.rows if row.unit == "-"]
     if wrong:
-        print(f"gpu: {len(wrong)} of {len(rows)} failed: " + "; ".join(wrong), file=sys.stderr)
+        print(f"gpu: {len(wrong)} of {len(report.rows)} failed: " + "; ".join(wrong), file=sys.stderr)
         sys.exit(1)
+
+
+def add(part: Part, report: Report, options: argparse.Namespace) -> None:
+    """What a part finds is in the file at once: a machine may be lent for some minutes only."""
+    started = time.perf_counter()
+    rows = part.rows(options.interpret, options.quick)
+    report.rows += rows
+    if options.json is not None:
+        write(report, options.json)
+    wrong, seconds = sum(row.unit == "-" for row in rows), time.perf_counter() - started
+    print(f"gpu: {part.subject}: {len(rows)} cases, {wrong} failed, {seconds:.0f} s", file=sys.stderr)
 
 
 if __name__ == "__main__":

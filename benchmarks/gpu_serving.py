@@ -29,7 +29,7 @@ from backends.models.loader import load_decoder
 from backends.models.registry import decoder_config
 from backends.quantization.packed import Packed
 from backends.wire import Band, EngineConfig, Quantization, Sampling, Submit
-from benchmarks.gpu_kernels.__main__ import failed, limits_of, setting_of
+from benchmarks.gpu_kernels.__main__ import failed, keep, limits_of, setting_of
 from benchmarks.gpu_kernels.case import Setting
 from benchmarks.gpu_kernels.clock import Clock
 from benchmarks.gpu_kernels.random_model import SHAPES, random_decoder
@@ -201,8 +201,7 @@ def main() -> None:
     if options.tiny:
         torch.set_num_threads(1)
     setting = setting_of(torch.device(options.device), tiny=options.tiny, quick=options.quick)
-    rows = list(Serving(subject(options.model), setting).rows())
-    options.rows.write_bytes(msgspec.json.encode(rows))
+    keep(Serving(subject(options.model), setting).rows(), options.rows)
 
 
 if __name__ == "__main__":

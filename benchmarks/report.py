@@ -91,7 +91,12 @@ def publish(report: Report, file: Path | None) -> None:
         if row.details:
             print(f"{row.case}: " + ", ".join(f"{key} {value}" for key, value in row.details.items()))
     if file is not None:
-        file.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2))
+        write(report, file)
+
+
+def write(report: Report, file: Path) -> None:
+    """The JSON alone."""
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2))
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -35,11 +35,17 @@ Capture = Callable[[Callable[[], torch.Tensor]], Graph]
 class CudaGraph:
     """A `Graph` on the current GPU. Graphs that never run at once share the memory of what they compute on the way."""
 
-    def __init__(self, work: Callable[[], torch.Tensor], pool: tuple[int, int]) -> None:
-        work()  # compiles what is compiled at first use, and lets libraries allocate
+    def __init__(
+        self, work: Callable[[], torch.Tensor], pool: tuple[int, int], stream: torch.cuda.Stream
+    ) -> None:
+        """`stream`: what records; the same one for all graphs of a pool."""
+        # Compiles what is compiled at first use, and lets libraries allocate, some of them for each stream.
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            work()
         torch.cuda.synchronize()
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool):
+        with torch.cuda.graph(self._graph, pool=pool, stream=stream):
             self.result = work()
 
     def replay(self) -> None:
@@ -50,8 +56,8 @@ def capture_on(device: torch.device) -> Capture | None:
     """How steps are recorded on `device`; None where they cannot be."""
     if device.type != "cuda":
         return None
-    pool = torch.cuda.graph_pool_handle()
-    return lambda work: CudaGraph(work, pool)
+    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
+    return lambda work: CudaGraph(work, pool, stream)
 
 
 def sizes(most: int) -> list[int]:

@@ -22,6 +22,7 @@ from backends.kernels.kv_formats import cache_dtype
 from backends.kernels.layout import KVCache, Layout, Span
 from backends.kernels.reference import Kernels
 from backends.kernels.select import kernels_for
+from backends.kernels.tiling import TILE_ROWS
 from backends.kernels.transfer import Download, upload
 from backends.layers.parallel import Ranks
 from backends.layers.shard import ALONE, Shard
@@ -78,7 +79,7 @@ class ModelRunner:
         _log.info("%s keeps keys and values in %s: %.1f MB", config.name, kept, self._cache.bytes / 1e6)
         self._positions = min(shape.max_positions, config.kv_blocks * config.block_size)
         self._kernels = kernels_of(shape, self._cache, self._positions, make)
-        self._capture, self._most_rows = capture, config.max_sequences
+        self._capture, self._most_rows, self._most_tokens = capture, config.max_sequences, config.token_budget
         self._graphs: DecodeGraphs | None = None
         self.border = shape.rope.border  # sequences beyond it have to be `Row.stretched`
 
@@ -167,9 +168,14 @@ class ModelRunner:
     def warm_up(self) -> None:
         """Compile what is compiled on first use. Only before the first real batch: it writes to the cache."""
         sampling = Sampling(max_tokens=1, temperature=1.0, top_p=0.5)
-        for count in {min(count, self._positions) for count in self._kernels.kinds}:
+        works_alone = self._device.type != "cpu"
+        kinds = {*self._kernels.kinds, *((*TILE_ROWS, self._most_tokens) if works_alone else ())}
+        for count in sorted({min(count, self._positions) for count in kinds}):
             blocks = list(range(-(-count // self._cache.block_size)))
             self.collect(self.launch(Batch([Row([0] * count, 0, blocks, sampling, watched=True)])))
+        if works_alone and self._capture is None:  # else the graphs compile the head for more rows than one
+            for rows in sorted({min(rows, self._most_rows) for rows in TILE_ROWS}):
+                self.collect(self.launch(Batch([Row([0], 0, [0], sampling)] * rows)))
         if self._capture is not None:
             self._graphs = DecodeGraphs(
                 self._model, self._kernels, self._cache, self._positions, self._most_rows, self._capture
@@ -268,6 +274,9 @@ def ready(name: str) -> torch.device:
         if (device.index or 0) >= count:
             raise ValueError(f"device: {name}: there are only {count} GPUs, from cuda:0 on")
         torch.cuda.set_device(device)
+        # Sums of products that are shared out stay in float32 until they are complete.
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     return device
 
 

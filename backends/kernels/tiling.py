@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 PROGRAMS = 512  # that keep any of the GPUs busy; a number of the machine's own would make answers differ between them
 DEEPEST = 128  # columns of one step
-LEAST_ROWS = 16  # that a matrix instruction takes
+TILE_ROWS = (16, 32, 64)  # from the fewest that a matrix instruction takes to where more are no faster
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ def tiling(rows: int, channels: int, columns: int, group: int, input_bytes: int)
     splits = max(1, min(PROGRAMS // -(-channels // 64), steps // 4))
     span = -(-steps // splits) * depth
     splits = -(-columns // span)
-    tile_rows = max(LEAST_ROWS, min(64, 1 << (rows - 1).bit_length()))
-    wide = tile_rows == 64 and input_bytes < 4
+    tile_rows = next((size for size in TILE_ROWS if size >= rows), TILE_ROWS[-1])
+    wide = tile_rows == TILE_ROWS[-1] and input_bytes < 4
     tile_channels = 128 if wide else 64
     programs = -(-rows // tile_rows) * -(-channels // tile_channels)
     return Tiling(

@@ -5,6 +5,7 @@ A kernel that reads where it must not leaves a GPU's context unusable for whatev
 
 import argparse
 import traceback
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -65,18 +66,27 @@ def failed(name: str, how: str, reason: str) -> Row:
     )
 
 
-def rows_of(family: str, setting: Setting) -> list[Row]:
+def rows_of(family: str, setting: Setting) -> Iterator[Row]:
     """Cases that cannot even be set up are a row, too."""
-    clock, rows = Clock(setting.device), []
+    clock = Clock(setting.device, 1 if setting.tiny else 3)
     limits = limits_of(setting, clock)
     torch.manual_seed(0)
     try:
         for case in FAMILIES[family](setting):
-            rows.append(row_of(family, case, limits, clock))
+            yield row_of(family, case, limits, clock)
     except Exception as problem:
         traceback.print_exc()
-        rows.append(failed(f"{family}: the rest", "FAILED", f"{type(problem).__name__}: {problem}"))
-    return rows
+        yield failed(f"{family}: the rest", "FAILED", f"{type(problem).__name__}: {problem}")
+
+
+def keep(rows: Iterable[Row], file: Path) -> None:
+    """Write all rows so far after each of them: whoever ends this process has what it has found."""
+    found: list[Row] = []
+    for row in rows:
+        found.append(row)
+        written = file.with_suffix(".new")
+        written.write_bytes(msgspec.json.encode(found))
+        written.replace(file)
 
 
 def main() -> None:
@@ -90,7 +100,7 @@ def main() -> None:
     if options.tiny:
         torch.set_num_threads(1)
     setting = setting_of(torch.device(options.device), tiny=options.tiny, quick=options.quick)
-    options.rows.write_bytes(msgspec.json.encode(rows_of(options.family, setting)))
+    keep(rows_of(options.family, setting), options.rows)
 
 
 if __name__ == "__main__":

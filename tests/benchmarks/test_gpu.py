@@ -39,6 +39,18 @@ def test_a_process_that_ends_early_is_a_row_that_says_so() -> None:
     assert row.details == {"failed": "ended with code 1"}
 
 
+def test_what_a_process_found_before_it_ended_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ending.py").write_text(
+        "import pathlib, sys\n"
+        'row = \'[{"case":"first","ours":1,"peer":1,"peer_name":"","unit":"us","ratio":1}]\'\n'
+        "pathlib.Path(sys.argv[sys.argv.index('--rows') + 1]).write_text(row)\n"
+        "sys.exit(3)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    first, end = Part("ending", "attention").rows(interpret=True, quick=True)
+    assert first.case == "first" and end.details == {"failed": "ended with code 3"}
+
+
 def test_a_process_that_hangs_is_a_row_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(gpu.PATIENCE, True, 0.01)
     (row,) = Part("benchmarks.gpu_kernels", "rows").rows(interpret=True, quick=True)

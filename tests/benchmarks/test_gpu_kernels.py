@@ -4,16 +4,18 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
 import backends.kernels
 from benchmarks import gpu
 from benchmarks.gpu_kernels import FAMILIES, LAUNCHED
-from benchmarks.gpu_kernels.__main__ import row_of, rows_of
+from benchmarks.gpu_kernels.__main__ import keep, row_of, rows_of
 from benchmarks.gpu_kernels.case import Case, Setting, Tensors, error
 from benchmarks.gpu_kernels.clock import Clock
 from benchmarks.gpu_kernels.limits import Limits, known, of_data_sheet
+from benchmarks.report import Row
 from gateway.planning.gpus import GPUS
 
 CPU = torch.device("cpu")
@@ -64,6 +66,20 @@ def test_a_kernel_that_fails_is_a_row_and_not_an_end(monkeypatch: pytest.MonkeyP
     assert failing.peer_name == "FAILED" and "illegal memory access" in failing.details["failed"]
     assert right.unit == "µs"
     assert (rest.case, rest.details) == ("rows: the rest", {"failed": "ValueError: no such shape"})
+
+
+def test_rows_are_kept_as_they_come(tmp_path: Path) -> None:
+    """A process that dies in its third case has told of two."""
+    row = row_of("norms", case(torch.ones(3), torch.ones(3)), LIMITS, Clock(CPU))
+
+    def rows() -> Iterator[Row]:
+        yield row
+        yield row
+        raise SystemExit(9)
+
+    with pytest.raises(SystemExit):
+        keep(rows(), tmp_path / "rows.json")
+    assert msgspec.json.decode((tmp_path / "rows.json").read_bytes(), type=list[Row]) == [row, row]
 
 
 def test_errors_count_beside_the_largest_number() -> None:

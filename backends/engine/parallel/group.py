@@ -50,6 +50,7 @@ def join_group(shard: Shard, store: Path, device: torch.device) -> Group:
         rank=shard.rank,
         world_size=shard.ranks,
         timeout=PATIENCE,
+        device_id=device if device.type == "cuda" else None,  # so that they connect now, or fail now
     )
     return Group(shard)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backends.kernels.tiling import PROGRAMS, tiling
+from backends.kernels.tiling import PROGRAMS, TILE_ROWS, tiling
 
 SHAPES = [
     (4096, 4096, 128),
@@ -26,6 +26,17 @@ def test_pieces_cover_all_columns_and_steps_lie_in_one_group(channels: int, colu
     assert cut.span % cut.depth == 0
     assert (cut.splits - 1) * cut.span < columns <= cut.splits * cut.span
     assert group == columns or group % cut.depth == 0
+
+
+@pytest.mark.parametrize("bytes_each", [1, 2, 4])
+@pytest.mark.parametrize("budget", [512, 2048])
+@pytest.mark.parametrize(("channels", "columns", "group"), SHAPES)
+def test_what_batches_of_each_tile_and_the_largest_compile_serves_all(
+    channels: int, columns: int, group: int, budget: int, bytes_each: int
+) -> None:
+    """It is compiled before an engine answers; later it would hold up everybody, for seconds."""
+    known = {tiling(rows, channels, columns, group, bytes_each) for rows in (*TILE_ROWS, budget)}
+    assert {tiling(rows, channels, columns, group, bytes_each) for rows in range(1, budget + 1)} <= known
 
 
 def test_few_rows_are_spread_over_programs_by_columns_and_many_are_not() -> None:

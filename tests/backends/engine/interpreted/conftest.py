@@ -32,6 +32,7 @@ class Recorded(NoWaiting):
         self._calls: list[Callable[[], None]] = []
         with pytest.MonkeyPatch.context() as patch, self:
             self._patch_triton(patch)
+            patch.setattr(torch, "from_numpy", _not_from_the_host)
             self.result = work()
 
     def replay(self) -> None:
@@ -62,6 +63,10 @@ class Recorded(NoWaiting):
 
         self._calls.append(again)
         return out
+
+
+def _not_from_the_host(array: Any) -> torch.Tensor:
+    raise AssertionError("a graph would copy what the host has now, or fail to be recorded at all")
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:
