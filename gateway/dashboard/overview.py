@@ -21,6 +21,7 @@ SHOWN_REQUESTS = 40
 SENT_AGAIN = frozenset({"failover", "escalation"})  # reasons that are counted beside the first decision
 SHOWN_TENANTS = 20
 RATE_BUCKETS = 2  # of the history, for tokens per second
+GONE = frozenset({"starting", "down"})  # conditions in which what an engine has said of itself holds no more
 CONDITIONS = {
     "starting": "is being started again",
     "resting": "has failed and is left alone",
@@ -69,7 +70,7 @@ class Overview:
         requests, failures = _requests(counted)
         return State(
             now=time.time(),
-            uptime=time.time() - whole.started,
+            uptime=max(0.0, time.time() - whole.started),
             version=version("headrace"),
             draining=whole.leaving,
             troubles=(*_store_troubles(counted), *_troubles(tiers)),
@@ -123,8 +124,12 @@ class Overview:
         used, costs = whole.history.last_minute(), counted.by("headrace_cost_total", "tenant")
         spent = counted.by("headrace_budget_spent", "tenant", "period")
         states = [_tenant(tenant, used, whole.running, costs, spent) for tenant in self._tenants()]
-        states.sort(key=lambda state: (state.tokens, state.requests, state.running, state.cost), reverse=True)
+        states.sort(key=_business, reverse=True)
         return tuple(states[:SHOWN_TENANTS])
+
+
+def _business(tenant: TenantState) -> tuple[float, ...]:
+    return tenant.tokens, tenant.requests + tenant.refused, tenant.running, tenant.cost
 
 
 def _requests(counted: Totals) -> tuple[int, int]:
@@ -153,7 +158,8 @@ def _store_troubles(counted: Totals) -> tuple[str, ...]:
 
 
 def _replica(replica: Replica, whole: Whole, counted: Totals) -> ReplicaState:
-    load, standing = whole.loads.get(replica.name), whole.standing(replica.name)
+    standing = whole.standing(replica.name)
+    load = None if standing.condition in GONE else whole.loads.get(replica.name)
     restarts = counted.by("headrace_engine_restarts_total", "engine").get((replica.name,))
     used = hits = None
     if load is not None and load.blocks_total:
@@ -204,7 +210,7 @@ def _tenant(
     past, limits = used.get(tenant.name, Used()), tenant.limits
     return TenantState(
         name=tenant.name,
-        requests=past.requests,
+        requests=past.requests - past.refused,
         refused=past.refused,
         tokens=past.tokens,
         input_tokens=past.input_tokens,

@@ -64,7 +64,10 @@ class RouteState(_Part, frozen=True):
 
 
 class TenantState(_Part, frozen=True):
-    """What a tenant has used in the last minute, through this gateway alone, beside its limits (None: unlimited)."""
+    """What a tenant has used in the last minute, through this gateway alone, beside its limits (None: unlimited).
+
+    `requests`: less those that its limits have `refused`, of which they count nothing.
+    """
 
     name: str
     requests: int

@@ -19,7 +19,7 @@ Line = list[Piece]
 
 def render(state: State, width: int, height: int | None = None, *, colour: bool = True) -> str:
     """`width` and `height` (None: as many lines as there are) are in characters."""
-    lines = [*_head(state), *_tiers(state), *_tenants(state.tenants), *_latest(state)]
+    lines = [*_head(state), *_tiers(state), *_tenants(state.tenants, state.more_tenants), *_latest(state)]
     return "\n".join(_painted(line, width, colour) for line in lines[:height])
 
 
@@ -85,9 +85,9 @@ def _replica(replica: ReplicaState) -> Line:
     return line
 
 
-def _tenants(tenants: Sequence[TenantState]) -> Iterator[Line]:
+def _tenants(tenants: Sequence[TenantState], more: int) -> Iterator[Line]:
     yield []
-    heads = ("REQUESTS/MIN", "TOKENS/MIN", "RUNNING", "REFUSED", "OF TODAY'S", "COST")
+    heads = ("REQUESTS/MIN", "TOKENS/MIN", "RUNNING", "REFUSED", "OF BUDGET", "COST")
     yield [(f"{'TENANT':<20}" + "".join(f"{head:>17}" for head in heads), SOFT)]
     for tenant in tenants:
         yield [
@@ -99,13 +99,15 @@ def _tenants(tenants: Sequence[TenantState]) -> Iterator[Line]:
             (_budget(tenant), ""),
             (f"{_money(tenant.cost):>17}", ""),
         ]
+    if more > 0:
+        yield [(f"{more} more, less busy", SOFT)]
 
 
 def _budget(tenant: TenantState) -> str:
-    """What is gone of the budget that ends first."""
-    if tenant.per_day is not None:
-        return f"{_percent(tenant.spent_of_day / tenant.per_day):>17}"
-    return f"{'–':>17}"
+    """What is gone of the one of which most is gone."""
+    budgets = (tenant.spent_of_day, tenant.per_day), (tenant.spent_of_month, tenant.per_month)
+    gone = [spent / limit for spent, limit in budgets if limit is not None]
+    return f"{_percent(max(gone, default=None)):>17}"
 
 
 def _against(used: int, limit: int | None) -> str:

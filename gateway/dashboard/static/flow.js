@@ -3,9 +3,11 @@
 import { el, svg } from "./dom.js";
 import { count, percent } from "./words.js";
 
-const HEIGHT = 250;
+const HEIGHT = 250; // at least
 const WATER = 130; // of the channel's height, all shares together
 const GAP = 10;
+const LABEL = 36; // the height of a tier's two lines
+const LETTER = 9; // the width of one in a tier's name, about
 
 export function drawFlow(place, list, tiers, routes) {
   const first = routes.filter((route) => !route.again);
@@ -31,18 +33,19 @@ function reasonsOf(tier, number, routes, total) {
 }
 
 function because(reason) {
-  return { classifier: "by the classifier", requested: "asked for by name", pinned: "kept for its tool calls", failover: "after a failure" }[reason] ?? reason;
+  return { classifier: "by the classifier", requested: "asked for by name", pinned: "kept for its tool calls", failover: "after a failure", escalation: "after a cheaper tier's answer" }[reason] ?? reason;
 }
 
 function channel(width, shares, total) {
   const labels = Math.min(170, width * 0.36);
   const left = Math.min(96, width * 0.2);
   const right = width - labels;
+  const height = Math.max(HEIGHT, shares.length * (LABEL + GAP) + GAP);
   const picture = svg("svg", {
-    viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img", "aria-label": inWords(shares, total),
+    viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": inWords(shares, total),
   });
-  const slots = (HEIGHT - GAP * (shares.length + 1)) / shares.length;
-  let from = (HEIGHT - WATER) / 2;
+  const slots = (height - GAP * (shares.length + 1)) / shares.length;
+  let from = (height - WATER) / 2;
   shares.forEach(({ name, taken }, number) => {
     const share = total ? taken / total : 0;
     const wide = share * WATER;
@@ -56,17 +59,21 @@ function channel(width, shares, total) {
         class: `gate tier-${number % 6}`, x: right - 14, y: middle - Math.max(wide, 3) / 2, width: 5,
         height: Math.max(wide, 3), rx: 2,
       }),
-      svg("text", { class: "name", x: right + 4, y: middle - 2 }, name),
+      svg("text", { class: "name", x: right + 4, y: middle - 2 }, shortened(name, labels / LETTER)),
       svg("text", { class: "soft", x: right + 4, y: middle + 16 }, `${percent(share)}, ${count(taken)}`),
     );
     from += wide;
   });
   picture.append(
-    svg("rect", { class: "source", x: left - 6, y: (HEIGHT - WATER) / 2, width: 6, height: WATER, rx: 2 }),
-    svg("text", { class: "name", x: left - 14, y: HEIGHT / 2 - 2, "text-anchor": "end" }, count(total)),
-    svg("text", { class: "soft", x: left - 14, y: HEIGHT / 2 + 16, "text-anchor": "end" }, "routed"),
+    svg("rect", { class: "source", x: left - 6, y: (height - WATER) / 2, width: 6, height: WATER, rx: 2 }),
+    svg("text", { class: "name", x: left - 14, y: height / 2 - 2, "text-anchor": "end" }, count(total)),
+    svg("text", { class: "soft", x: left - 14, y: height / 2 + 16, "text-anchor": "end" }, "routed"),
   );
   return picture;
+}
+
+function shortened(name, letters) {
+  return name.length <= letters ? name : `${name.slice(0, letters - 1)}…`;
 }
 
 function ribbon(x1, y1, x2, y2, wide) {

@@ -1,7 +1,7 @@
 // One card for each tier, and in it a line for each replica.
 
 import { el } from "./dom.js";
-import { count, counted, money, NOTHING, percent, seconds } from "./words.js";
+import { count, counted, money, NOTHING, percent, price, seconds } from "./words.js";
 
 const CONDITIONS = {
   up: "up", busy: "full", starting: "starting again", resting: "left alone after failures", down: "down",
@@ -26,7 +26,7 @@ function card(tier, number) {
       ...pair("Answers", count(tier.answers), `cost ${money(tier.cost)}`)),
     el("ul", { class: "replicas" }, ...tier.replicas.map(replica)),
     el("p", { class: "soft small" },
-      `Per million tokens: ${input} prompt, ${cached} cached, ${output} answer. Context ${count(tier.context_length)}.`));
+      `Per million tokens: ${price(input)} prompt, ${price(cached)} cached, ${price(output)} answer. Context ${count(tier.context_length)}.`));
 }
 
 function pair(name, value, remark) {

@@ -77,14 +77,16 @@ async function answer(body, signal) {
   const place = byId("answer");
   place.hidden = false;
   let first = null;
+  let tier = response.headers.get("x-headrace-tier"); // while it is not known yet, the last chunk names it
   for await (const chunk of events(response.body)) {
     if (chunk.error) throw new Error(`The answer broke off: ${chunk.error.message}`);
+    tier = chunk.model ?? tier;
     const text = chunk.choices[0]?.delta.content ?? "";
     if (text && first === null) first = (performance.now() - began) / 1000;
     place.append(text);
   }
   const whole = (performance.now() - began) / 1000;
-  tell(`${response.headers.get("x-headrace-tier")} answered: first text after ${seconds(first)}, all after ${seconds(whole)}.`);
+  tell(`${tier} answered: first text after ${seconds(first)}, all after ${seconds(whole)}.`);
   const record = await recordOf(response.headers.get("x-request-id"));
   if (record !== null) byId("course").replaceChildren(waterfall(record));
 }

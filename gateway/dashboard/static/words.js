@@ -38,8 +38,13 @@ export function percent(share) {
 
 export function money(amount) {
   if (amount === 0) return "0";
-  if (amount < 0.01) return amount.toPrecision(2).replace(/e-0*(\d+)$/, " × 10⁻$1");
+  if (Math.abs(amount) < 0.01) return amount.toPrecision(2).replace(/e-0*(\d+)$/, " × 10⁻$1");
   return amount.toLocaleString("en-GB", { maximumFractionDigits: amount < 10 ? 3 : 0 });
+}
+
+// As it is written in a configuration, whatever a computer makes of it.
+export function price(amount) {
+  return String(Number(amount.toPrecision(6)));
 }
 
 export function timeOfDay(unixSeconds) {

@@ -122,6 +122,13 @@ async def test_an_engine_s_own_words(seen: Seen) -> None:
     engine = (await seen.state()).tiers[0].replicas[0]
     assert (engine.waiting, engine.kv_used, engine.hit_share) == (3, 0.5, 0.8)
     assert engine.gates == gates
+    seen.engine.available = False
+    gone = (await seen.state()).tiers[0].replicas[0]
+    assert (gone.condition, gone.waiting, gone.kv_used, gone.hit_share, gone.gates) == (
+        "down",
+        *[None] * 3,
+        (),
+    )
 
 
 @pytest.mark.parametrize(
@@ -159,6 +166,15 @@ async def test_tenants_beside_their_limits_the_busiest_first(seen: Seen) -> None
     acme, idle = (await seen.state()).tenants
     assert (acme.requests, acme.tokens, acme.requests_per_minute, acme.parallel) == (2, 5, 60, 2)
     assert (idle.name, idle.requests, idle.requests_per_minute) == ("idle", 0, None)
+
+
+async def test_who_is_refused_is_not_above_the_limit_but_busy(seen: Seen) -> None:
+    call = Exchange(id="r", endpoint="chat", tenant=seen.tenants[1], status=429)
+    for _ in range(70):
+        with seen.watch.running(call):
+            pass
+    acme, _ = (await seen.state()).tenants
+    assert (acme.name, acme.requests, acme.refused) == ("acme", 0, 70)
 
 
 async def test_budgets_and_each_kind_of_tokens_beside_their_limits(seen: Seen) -> None:

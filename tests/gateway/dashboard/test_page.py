@@ -264,6 +264,46 @@ def test_what_speculation_has_found_out_is_told_in_words(page: Page) -> None:
     assert page.driver.execute_async_script(DRAFTING, []) == []
 
 
+WORDS = """
+const [amounts, prices, done] = arguments;
+import("/dashboard/words.js").then(({ money, price }) => done([amounts.map(money), prices.map(price)]));
+"""
+
+
+def test_amounts_as_a_person_writes_them(page: Page) -> None:
+    """A cascade that costs more than it saves has saved less than nothing."""
+    amounts, prices = [0, -500, -0.25, 0.00012, -0.00012], [0.7 / 10, 1.1 / 10, 15, 0]
+    assert page.driver.execute_async_script(WORDS, amounts, prices) == [
+        ["0", "-500", "-0.25", "0.00012", "-0.00012"],
+        ["0.07", "0.11", "15", "0"],
+    ]
+
+
+CHANNEL = """
+const [names, done] = arguments;
+import("/dashboard/flow.js").then(({ drawFlow }) => {
+  const place = document.body.appendChild(document.createElement("div"));
+  drawFlow(place, document.createElement("ul"), names.map((name) => ({ name })), []);
+  const room = place.querySelector("svg").getBoundingClientRect();
+  const words = [...place.querySelectorAll("text")].map((text) => text.getBoundingClientRect());
+  place.remove();
+  const apart = (one, other) => one.bottom <= other.top + 2 || other.bottom <= one.top + 2;
+  done({
+    outside: words.filter((box) => box.right > room.right + 1 || box.bottom > room.bottom + 1).length,
+    met: words.filter((one, at) => words.slice(at + 1).some((other) =>
+      Math.abs(one.left - other.left) < 60 && !apart(one, other))).length,
+  });
+});
+"""
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_many_tiers_with_long_names_have_room(page: Page, page_url: str, width: int) -> None:
+    page.open(page_url, width)
+    names = [f"{number}{'-of-a-long-name' * 4}" for number in range(12)]
+    assert page.driver.execute_async_script(CHANNEL, names) == {"outside": 0, "met": 0}
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 def test_nothing_points_nowhere_and_all_that_scrolls_can_be_scrolled_by_keyboard(
     page: Page, page_url: str, width: int

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import msgspec
 import pytest
 
 from backends.wire import GateState
@@ -68,6 +69,24 @@ def test_who_was_sent_elsewhere_later_is_counted_once() -> None:
         RouteState(tier="7b", reason="failover", count=9, again=True),
     )
     assert re.search(r"7b +100%", render(state(routes=routes), 200, colour=False))
+
+
+@pytest.mark.parametrize(
+    ("per_day", "per_month", "told"),
+    [(8.0, None, "12%"), (None, 4.0, "25%"), (8.0, 1.0, "100%"), (None, None, "–")],
+)
+def test_the_budget_that_ends_first(per_day: float | None, per_month: float | None, told: str) -> None:
+    [tenant] = state().tenants
+    tenant = msgspec.structs.replace(tenant, per_day=per_day, per_month=per_month)
+    line = next(
+        line for line in render(state(tenants=(tenant,)), 200, colour=False).split("\n") if "acme" in line
+    )
+    assert line.split()[-2] == told
+
+
+def test_tenants_that_are_not_shown_are_counted() -> None:
+    assert "3 more, less busy" in render(state(more_tenants=3), 200, colour=False)
+    assert "less busy" not in render(state(), 200, colour=False)
 
 
 def test_it_is_no_higher_than_the_terminal() -> None:
