@@ -91,7 +91,7 @@ class Works:
         self._siblings = ALONE if place is None else place.siblings
         self.live = Live(config, Tenants(config, self._secret))
         self.metrics = new_metrics(config, None if place is None else place.shared)
-        self._traces = Traces(config.telemetry)
+        self._traces = Traces(config.telemetry, self.metrics.lost)
         self._records = open_records(config.telemetry, self._secret, self.metrics)
         self._stores = open_stores(config.state, self.live.retention, self._tell_of_stores)
         self.archive = Archive(

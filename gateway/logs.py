@@ -6,6 +6,9 @@ No line ever holds prompt text, stop strings, or the messages of exceptions that
 """
 
 import logging
+import math
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -15,6 +18,13 @@ from backends.backend import Usage
 
 # Libraries whose lines name addresses, or are one per request beside ours.
 TALKATIVE = ("httpx", "httpcore", "urllib3", "opentelemetry", "asyncio")
+
+# What would be a line for each message, and so each second, while a collector is down.
+MONOTONOUS = (
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    "opentelemetry.exporter.otlp.proto.http.metric_exporter",
+)
+SELDOM = 60.0  # seconds between two lines of one of them
 
 _requests = logging.getLogger("headrace.request")
 
@@ -39,12 +49,28 @@ class TextFormatter(logging.Formatter):
     """The same for people at a terminal: time, level, logger, message, and name=value for each field."""
 
     def format(self, record: logging.LogRecord) -> str:
-        time = datetime.fromtimestamp(record.created).isoformat(sep=" ", timespec="milliseconds")
+        at = datetime.fromtimestamp(record.created).isoformat(sep=" ", timespec="milliseconds")
         fields = getattr(record, "headrace", {}).items()
-        words = [f"{time} {record.levelname.lower():7} {record.name}: {record.getMessage()}"]
+        words = [f"{at} {record.levelname.lower():7} {record.name}: {record.getMessage()}"]
         words += [f"{key}={_quoted(value)}" for key, value in fields]
         line = " ".join(words).replace("\n", "\\n")  # one event, one line, whatever a message holds
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class Seldom(logging.Filter):
+    """Lets a logger speak again `SELDOM` seconds after it has."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._next = -math.inf
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now = self._clock()
+        if now < self._next:
+            return False
+        self._next = now + SELDOM
+        return True
 
 
 def _quoted(value: object) -> str:
@@ -64,6 +90,10 @@ def configure_logging(level: str, form: Literal["json", "text"] = "json") -> Non
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for name in TALKATIVE:
         logging.getLogger(name).setLevel(logging.WARNING)
+    for name in MONOTONOUS:
+        logger = logging.getLogger(name)
+        if not logger.filters:
+            logger.addFilter(Seldom())
 
 
 def set_log_level(level: str) -> None:

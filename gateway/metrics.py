@@ -22,6 +22,7 @@ from gateway.engine_metrics import (
     EngineMetrics,
 )
 from gateway.genai_metrics import GenAiMetrics
+from gateway.lost_metrics import LostMetrics
 from gateway.metrics_shared import SharedMetrics
 from gateway.metrics_shown import Shown
 from gateway.series import Counter, Gauge, Histogram
@@ -54,7 +55,6 @@ LIMIT_DECISIONS = (
 STORES = ("limits", "sessions")
 SESSION_EVENTS = ("opened", "recalled", "unknown")
 PERIODS = ("day", "month")
-LOST_RECORDS = ("queue", "disk")
 RELOAD_RESULTS = ("success", "failure")
 STREAM_ERRORS = (
     "engine_died",
@@ -97,6 +97,7 @@ class Metrics:
         self._engines = EngineMetrics(self._registry, engines)
         self.cascade = CascadeMetrics(self._registry, tiers)
         self.shadow_samples = ShadowMetrics(self._registry, tiers)
+        self.lost = LostMetrics(self._registry)
         self.gen_ai = GenAiMetrics(self._registry, tiers, engines)
         self._tiers = frozenset(tiers)
         self._backends: list[Backend] = []
@@ -206,9 +207,6 @@ class Metrics:
             "headrace_config_reloads", "Changes of the configuration that were tried.", ("result",),
             registry=make,
         )  # fmt: skip
-        self._lost_records = Counter(
-            "headrace_records_lost", "Requests that are in no file of records.", ("reason",), registry=make
-        )
         self._stores = Gauge(
             "headrace_state_backend_up", "0 where the last operation found the store not answering.", ("kind",),
             registry=make, multiprocess_mode="livemin",
@@ -222,7 +220,6 @@ class Metrics:
         self.tenants(tenants)
         self._config_version.set(1)
         _touch(self._reloads, RELOAD_RESULTS)
-        _touch(self._lost_records, LOST_RECORDS)
         _touch(self._sessions, SESSION_EVENTS)
         _touch(self._first_token, tiers)
         _touch(self._per_token, tiers)
@@ -244,10 +241,6 @@ class Metrics:
         """A change of the configuration was tried; `number`: of the one that holds now."""
         self._reloads.labels(RELOAD_RESULTS[not success]).inc()
         self._config_version.set(number)
-
-    def record_lost(self, reason: str) -> None:
-        """`reason`: one of `LOST_RECORDS`. From any thread."""
-        self._lost_records.labels(_among(reason, LOST_RECORDS)).inc()
 
     def refresh(self) -> None:
         """Look at the backends of this process again, whose gauges show them as they were then."""

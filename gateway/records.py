@@ -74,7 +74,7 @@ class Records:
         try:
             self._items.put_nowait((record_of(ended(exchange)), trace_id, exchange.requests, route))
         except queue.Full:
-            self._metrics.record_lost("queue")
+            self._metrics.lost.record("queue")
 
     async def close(self) -> None:
         """What waits is written, for `CLOSING` seconds at most. Idempotent."""
@@ -94,19 +94,19 @@ class Records:
                 self._write(item)
             except Exception:
                 logger.exception("a record is lost")
-                self._metrics.record_lost("disk")
+                self._metrics.lost.record("disk")
         self._files.close()
 
     def _write(self, item: _Item) -> None:
         now = self._clock()
         if 0 <= now - self._failed_at < REST:  # less than nothing where the clock was put back
-            self._metrics.record_lost("disk")
+            self._metrics.lost.record("disk")
             return
         try:
             self._files.append(self._line(*item), now)
         except OSError as error:
             self._failed_at = now
-            self._metrics.record_lost("disk")
+            self._metrics.lost.record("disk")
             logger.error("records cannot be written: %s", error.strerror)
 
     def _line(

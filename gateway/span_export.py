@@ -13,9 +13,11 @@ from opentelemetry.exporter.otlp.proto.http import trace_exporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
 
 from gateway.config import Telemetry
 from gateway.conventions import PROVIDER
+from gateway.lost_metrics import LostMetrics
 from gateway.span_encoding import Frame
 
 MAX_QUEUE = 8192  # spans waiting for the collector; the oldest are dropped beyond
@@ -30,12 +32,13 @@ logger = logging.getLogger(__name__)
 class SpanExport:
     """A thread of its own; a collector that hangs or is not there holds nobody up."""
 
-    def __init__(self, config: Telemetry, endpoint: str) -> None:
+    def __init__(self, config: Telemetry, endpoint: str, lost: LostMetrics | None = None) -> None:
         _take_what_is_encoded()
         self._exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces", timeout=EXPORT_TIMEOUT)
         self._frame = Frame(Resource.create({SERVICE_NAME: config.service_name}), PROVIDER)
         self._spans: deque[bytes] = deque(maxlen=MAX_QUEUE)
         self._dropped = 0
+        self._lost = lost
         self._waking = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="export of traces", daemon=True)
@@ -72,12 +75,20 @@ class SpanExport:
             left -= len(batch)
             message: Any = _Message(self._frame.around(batch), len(batch))
             try:
-                self._exporter.export(message)  # it logs what goes wrong with the collector
+                sent = self._exporter.export(message)  # it logs what goes wrong with the collector
             except Exception:
+                sent = SpanExportResult.FAILURE
                 logger.exception("traces: %d spans were not sent", len(batch))
+            if sent is not SpanExportResult.SUCCESS:
+                self._lose(len(batch), "collector")
         dropped, self._dropped = self._dropped, 0
         if dropped:
+            self._lose(dropped, "queue")
             logger.warning("traces: %d spans were dropped, as the collector is too slow", dropped)
+
+    def _lose(self, spans: int, reason: str) -> None:
+        if self._lost is not None:
+            self._lost.spans(spans, reason)
 
 
 class _Message:

@@ -31,6 +31,7 @@ from gateway import conventions
 from gateway.attempt_span import AttemptSpan, Followed, Unfollowed
 from gateway.config import Telemetry
 from gateway.ledger import Entry, Stage
+from gateway.lost_metrics import LostMetrics
 from gateway.span_encoding import Attributes
 from gateway.span_export import SpanExport
 from gateway.spans import NO_SPAN, SERVER, Outside, Span, Tracer, mark
@@ -45,12 +46,13 @@ _around: ContextVar[Around] = ContextVar("the request that is served here", defa
 class Traces:
     """Where spans are made. Without a collector they are not: then a client's trace context is only passed on."""
 
-    def __init__(self, config: Telemetry) -> None:
+    def __init__(self, config: Telemetry, lost: LostMetrics | None = None) -> None:
+        """`lost`: told of spans that do not get to the collector."""
         self._export: SpanExport | None = None
         self._tracer: Tracer | None = None
         self._names = conventions.attributes()
         if config.otlp_endpoint is not None:
-            self._export = SpanExport(config, config.otlp_endpoint)
+            self._export = SpanExport(config, config.otlp_endpoint, lost)
             self._tracer = Tracer(self._export.add, config.sample_ratio)
 
     @property

@@ -68,8 +68,10 @@ OVERVIEW: list[Panel] = [
     ("Configuration", "Its version, and tries to change it that failed in this range.", "none", "timeseries", 12, [
         ("max by (instance) (headrace_config_version{})", "{{instance}} version"),
         ('sum(increase(headrace_config_reloads_total{result="failure"}[$__range]))', "failed")]),
-    ("Records lost", "Of requests, since queue or disk were full.", "reqps", "timeseries", 12, [
-        (rate("headrace_records_lost_total", "reason"), "{{reason}}")]),
+    ("Records and spans lost", "The queue or the disk was full, or the collector has not taken them.", "cps",
+     "timeseries", 12, [
+        (rate("headrace_records_lost_total", "reason"), "records {{reason}}"),
+        (rate("headrace_spans_lost_total", "reason"), "spans {{reason}}")]),
     ("Event loop lag", "How late the gateway runs a timer.", "s", "timeseries", 12, [
         (p(0.5, "headrace_event_loop_lag_seconds", ""), "p50"),
         (p(0.99, "headrace_event_loop_lag_seconds", ""), "p99")]),

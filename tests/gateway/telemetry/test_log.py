@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from backends.backend import Usage
-from gateway.logs import JsonFormatter, TextFormatter, configure_logging, log_request
+from gateway.logs import (
+    MONOTONOUS,
+    SELDOM,
+    JsonFormatter,
+    Seldom,
+    TextFormatter,
+    configure_logging,
+    log_request,
+)
 
 USAGE = Usage(prompt_tokens=7, completion_tokens=2, cached_tokens=5)
 
@@ -57,6 +65,29 @@ def test_the_level_holds_and_libraries_stay_quiet(lines: Callable[[], list[dict[
     configure_logging("debug")
     logging.getLogger("httpx").info("HTTP Request: POST http://10.0.0.7/v1 200")
     assert lines() == []
+
+
+def test_a_collector_that_is_down_is_one_line_a_minute(
+    lines: Callable[[], list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in MONOTONOUS:
+        monkeypatch.setattr(logging.getLogger(name), "filters", [])
+    configure_logging("info")
+    configure_logging("info")
+    for name in MONOTONOUS:
+        for _ in range(5):
+            logging.getLogger(name).error("refused")
+    assert [line["logger"] for line in lines()] == list(MONOTONOUS)
+
+
+def test_a_minute_later_it_is_told_again() -> None:
+    now, record = [1000.0], logging.LogRecord("m", logging.ERROR, "f", 1, "refused", (), None)
+    seldom = Seldom(clock=lambda: now[0])
+    told = []
+    for _ in range(3 * int(SELDOM)):
+        told.append(seldom.filter(record))
+        now[0] += 1
+    assert [second for second, shown in enumerate(told) if shown] == [0, SELDOM, 2 * SELDOM]
 
 
 def test_a_traceback_and_a_line_break_stay_in_one_line() -> None:

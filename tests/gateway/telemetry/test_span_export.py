@@ -8,16 +8,18 @@ import pytest
 from opentelemetry.exporter.otlp.proto.http import trace_exporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.trace import SpanContext
 
 from gateway import span_export
 from gateway.config import Telemetry
+from gateway.metrics import Metrics
 from gateway.span_export import MAX_BATCH, MAX_QUEUE, SpanExport
 from gateway.spans import NO_SPAN, Tracer
 
 
-def opened(url: str) -> tuple[SpanExport, Callable[[int], None]]:
-    export = SpanExport(Telemetry(service_name="gate"), url)
+def opened(url: str, metrics: Metrics | None = None) -> tuple[SpanExport, Callable[[int], None]]:
+    export = SpanExport(Telemetry(service_name="gate"), url, None if metrics is None else metrics.lost)
     tracer = Tracer(export.add, 1.0)
 
     def make(count: int) -> None:
@@ -58,13 +60,33 @@ def test_the_oldest_are_dropped_and_the_operator_hears_of_it(
     collector: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(SpanExport, "_run", lambda self: None)
-    export, make = opened(collector.url)
+    metrics = Metrics(["7b"], {}, [])
+    export, make = opened(collector.url, metrics)
     make(MAX_QUEUE + 7)
     export._send()
     export.close()
     told = [pair.value.int_value for span in collector.all_spans() for pair in span.attributes]
     assert told == list(range(7, MAX_QUEUE + 7))
     assert "7 spans were dropped" in caplog.text
+    lost = metrics.totals().by("headrace_spans_lost_total", "reason")
+    assert lost == {("queue",): 7, ("collector",): 0}
+
+
+@pytest.mark.parametrize("failure", [SpanExportResult.FAILURE, RuntimeError("a bug")])
+def test_what_no_collector_has_taken_is_counted(
+    monkeypatch: pytest.MonkeyPatch, failure: SpanExportResult | Exception
+) -> None:
+    def export(self: OTLPSpanExporter, spans: Any) -> SpanExportResult:
+        if isinstance(failure, Exception):
+            raise failure
+        return failure
+
+    monkeypatch.setattr(OTLPSpanExporter, "export", export)
+    metrics = Metrics(["7b"], {}, [])
+    sender, make = opened("http://127.0.0.1:1", metrics)
+    make(3)
+    sender.close()
+    assert metrics.totals().of("headrace_spans_lost_total", reason="collector") == 3
 
 
 def test_a_failure_of_the_exporter_does_not_end_it(collector: Any, monkeypatch: pytest.MonkeyPatch) -> None:
