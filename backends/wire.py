@@ -25,7 +25,7 @@ MAX_DRAFT = 16  # tokens
 FinishReason = Literal["stop", "length", "abort", "deadline", "error"]
 Traffic = Literal["interactive", "batch"]
 Quantization = Literal["none", "auto", "int8", "int4", "w8a8", "fp8"]
-KVFormat = Literal["auto", "fp32", "bf16", "int8", "fp8"]
+KVFormat = Literal["auto", "fp32", "bf16", "int8", "int4", "fp8"]
 DraftMethod = Literal["ngram", "draft"]  # looked up in prompt and answer, or said by a smaller model
 GateReason = Literal["probing", "pays", "unprofitable", "crowded"]
 

@@ -1,8 +1,9 @@
 """Formats of one model side by side: memory, speed of decoding and of a prompt, and perplexity.
 
 Weights in float32, bfloat16, int8 and int4, with keys and values as is computed in, and weights in float32 with keys
-and values in bfloat16 and int8 run in this process in turns, against bfloat16. Speed is that of the model with its head
-and cache, without sampling. Perplexity is that of a fixed text. `memory` is that of the weights, `kv` that of a token.
+and values in bfloat16, int8 and int4 run in this process in turns, against bfloat16. Speed is that of the model with
+its head and cache, without sampling. Perplexity is that of a fixed text. `memory` is that of the weights, `kv` that of
+a token.
 """
 
 import ctypes
@@ -35,6 +36,7 @@ FORMATS: dict[str, tuple[torch.dtype, Quantization, KVFormat]] = {
     "int4": (SMALL, "int4", "auto"),
     "fp32, kv bf16": (torch.float32, "none", "bf16"),
     "fp32, kv int8": (torch.float32, "none", "int8"),
+    "fp32, kv int4": (torch.float32, "none", "int4"),
 }
 PEER = "bf16"
 CPU = torch.device("cpu")

@@ -135,8 +135,8 @@ class Engine(_Section, frozen=True):
     # of the weights; auto: as small as the file has them, 4 bits exactly, other integers in 8. GPUs multiply what the
     # file has as it is, whatever is said here; w8a8 and, on GPUs only, fp8 round the inputs of each product, too
     quantization: Quantization = "none"
-    # of keys and values, the draft's too; auto: as it computes; in int8 and, on GPUs, fp8 each has scales of its own
-    kv_cache: Literal["auto", "fp32", "bf16", "int8", "fp8"] = "auto"
+    # of keys and values, the draft's too; auto: as it computes; int4 is for CPUs, fp8 for GPUs
+    kv_cache: Literal["auto", "fp32", "bf16", "int8", "int4", "fp8"] = "auto"
     device: Device = "cpu"
     # processes that share the model and compute each step together, on GPUs with one each: `device: cuda`
     tensor_parallel: Annotated[int, Meta(ge=1, le=64)] = 1

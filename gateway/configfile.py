@@ -231,11 +231,11 @@ def _quantizations(config: Config) -> Iterator[_Fault]:
 def _kv_caches(config: Config) -> Iterator[_Fault]:
     for i, tier in enumerate(config.tiers):
         for j, engine in enumerate(tier.engines):
+            place = ("tiers", i, "engines", j, "kv_cache")
             if engine.kv_cache == "fp8" and engine.device == "cpu":
-                yield (
-                    ("tiers", i, "engines", j, "kv_cache"),
-                    "fp8 needs a GPU; on CPUs there are fp32, bf16 and int8",
-                )
+                yield place, "fp8 needs a GPU; on CPUs there are fp32, bf16, int8 and int4"
+            if engine.kv_cache == "int4" and engine.device != "cpu":
+                yield place, "int4 is for CPUs; on GPUs there are fp32, bf16, int8 and fp8"
 
 
 def _tenants(config: Config) -> Iterator[_Fault]:

@@ -18,7 +18,7 @@ from backends.engine.sampler import sample
 from backends.engine.scores import Measured, Scoring
 from backends.engine.signals import Watched, watch
 from backends.instructions import auto_dtype
-from backends.kernels.kv_formats import cache_dtype
+from backends.kernels.kv_formats import cache_dtype, name_of
 from backends.kernels.layout import KVCache, Layout, Span
 from backends.kernels.reference import Kernels
 from backends.kernels.select import kernels_for
@@ -75,7 +75,7 @@ class ModelRunner:
             dtype=cache_dtype(config.kv_cache, model.embedding.dtype, self._device.type),
             device=self._device,
         )
-        kept = str(self._cache.keys.dtype).removeprefix("torch.")
+        kept = name_of(self._cache.keys.dtype)
         _log.info("%s keeps keys and values in %s: %.1f MB", config.name, kept, self._cache.bytes / 1e6)
         self._positions = min(shape.max_positions, config.kv_blocks * config.block_size)
         self._kernels = kernels_of(shape, self._cache, self._positions, make)

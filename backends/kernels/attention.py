@@ -74,6 +74,7 @@ def cut(total: int, size: int) -> Sequence[tuple[int, int]]:
 @jit
 def attend(
     layer: int,
+    size: int,
     window: int,
     scale: Any,
     cap: Any,
@@ -87,9 +88,10 @@ def attend(
 ) -> None:
     """Attention of the tokens in `pieces`, see Plan, whose queries in `qkv` are rotated and whose keys are stored.
 
-    Shapes as in `reference`; `window`: see `layout.LayerRule`; `cap`: see `layout.Scheme`, 0 for none.
+    Shapes as in `reference`; `size`: of a head; `window`: see `layout.LayerRule`; `cap`: see `layout.Scheme`, 0 for
+    none.
     """
-    kv_heads, size = keys[0].shape[3:]
+    kv_heads = keys[0].shape[3]
     group = out.shape[1] // size // kv_heads
     cut, lanes = groups[-1], 0
     for piece in range(cut):
@@ -127,7 +129,7 @@ def _attend(
     out: Array,
 ) -> None:
     """One piece and one key/value head."""
-    kv_heads, size = keys[0].shape[3:]
+    kv_heads, size = keys[0].shape[3], means.shape[2]
     piece, head = item // kv_heads, item % kv_heads
     table, token, tokens, position = (
         tables[pieces[piece, 0]],

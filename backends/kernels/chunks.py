@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backends.kernels.numeric import exp, widen
-from backends.kernels.sides import Side, scale_of
+from backends.kernels.sides import Side
 from backends.kernels.softmax import EIGHTH, NOTHING, TILE, capped, total_of
 from backends.kernels.team import exactly, jit
+from backends.kernels.tiles import fetch
 from backends.kernels.vectors import STEP, maximum, multiply
 
 Array = NDArray[Any]
@@ -84,23 +85,6 @@ def attend(
     for m in range(count):
         for i in range(size):
             mean[m, i] = sums[i, m]
-
-
-@jit
-def fetch(side: Side, layer: int, table: Array, start: int, count: int, head: int, tile: Array) -> None:
-    """tile[j] = what the cache has of the position start + j."""
-    cache = side[0]
-    block_size, size = cache.shape[2], cache.shape[4]
-    done = 0
-    while done < count:
-        block, offset = table[(start + done) // block_size], (start + done) % block_size
-        run = min(block_size - offset, count - done)
-        for j in range(run):
-            source, target = cache[layer, block, offset + j, head], tile[done + j]
-            scale = scale_of(side, layer, block, offset + j, head)
-            for i in range(size):
-                target[i] = widen(source[i]) * scale
-        done += run
 
 
 @exactly

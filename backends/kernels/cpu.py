@@ -72,6 +72,7 @@ class Cpu(Kernels):
         projections, plan = array(qkv), shares.plan
         loops.rotate_store(
             layer,
+            self.head_dim,
             loops.UNROTATED if rule.angles is None else rule.angles,
             projections,
             *self._rope,
@@ -83,6 +84,7 @@ class Cpu(Kernels):
         )
         attend(
             layer,
+            self.head_dim,
             ENDLESS if rule.window is None else rule.window,
             np.float32(self.scale),
             np.float32(self.soft_cap or 0),

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from backends.kernels.kv_formats import dequantize, is_scaled, quantize
+from backends.kernels.kv_formats import RECORDS, dequantize, is_scaled, quantize
+from backends.kernels.kv_int4 import decode, encode, record_bytes
 from backends.kernels.transfer import upload
 
 Ints = NDArray[np.int32]
@@ -70,8 +71,9 @@ class KVCache:
     """Keys and values of all layers, each [layers, blocks, block_size, kv_heads, head_dim].
 
     In eight bits they are codes with scales beside them, see `kv_formats`: `key_scales` and `value_scales`, float32
-    [layers, blocks, block_size, kv_heads]; None for types that need none. Unwritten places hold anything, NaN included,
-    and are never read.
+    [layers, blocks, block_size, kv_heads]; None for types that need none. In four bits (uint8) they are the records of
+    `kv_int4`, whose bytes stand in the place of head_dim. Unwritten places hold anything, NaN included, and are never
+    read.
     """
 
     def __init__(
@@ -85,12 +87,13 @@ class KVCache:
         device: torch.device | str = "cpu",
     ) -> None:
         shape = (layers, blocks, block_size, kv_heads)
-        self.keys = torch.empty(*shape, head_dim, dtype=dtype, device=device)
+        width = record_bytes(head_dim) if dtype == RECORDS else head_dim
+        self.keys = torch.empty(*shape, width, dtype=dtype, device=device)
         self.values = torch.empty_like(self.keys)
         scaled = is_scaled(dtype)
         self.key_scales = torch.empty(shape, device=device) if scaled else None
         self.value_scales = torch.empty(shape, device=device) if scaled else None
-        self.blocks, self.block_size = blocks, block_size
+        self.blocks, self.block_size, self.head_dim = blocks, block_size, head_dim
 
     @property
     def bytes(self) -> int:
@@ -107,6 +110,9 @@ class KVCache:
     ) -> None:
         """Store `keys` and `values` [T, kv_heads, head_dim] at the blocks and offsets `places`, [T] each."""
         at = (layer, *places)
+        if self.keys.dtype == RECORDS:
+            self.keys[at], self.values[at] = encode(keys), encode(values)
+            return
         if self.key_scales is None or self.value_scales is None:
             self.keys[at], self.values[at] = (each.to(self.keys.dtype) for each in (keys, values))
             return
@@ -122,22 +128,24 @@ class KVCache:
         self, layer: int, table: torch.Tensor, stop: int, start: int = 0
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Copies of one sequence's keys and values at the positions `start` to `stop` - 1, each
-        [stop - start, kv_heads, head_dim], in float32 where they are kept in eight bits."""
+        [stop - start, kv_heads, head_dim], in float32 where they are kept in eight bits or four."""
         first = start // self.block_size
         blocks, own = table[first : -(-stop // self.block_size)].long(), first * self.block_size
         keys, values = (
-            _copy(side[layer], None if scales is None else scales[layer], blocks)[start - own : stop - own]
+            self._copy(side[layer], None if scales is None else scales[layer], blocks)[
+                start - own : stop - own
+            ]
             for side, scales in ((self.keys, self.key_scales), (self.values, self.value_scales))
         )
         return keys, values
 
-
-def _copy(side: torch.Tensor, scales: torch.Tensor | None, blocks: torch.Tensor) -> torch.Tensor:
-    """The blocks one after another, [tokens, kv_heads, head_dim]."""
-    if scales is None:
-        return side.index_select(0, blocks).flatten(0, 1)
-    codes = side.view(torch.uint8).index_select(0, blocks).view(side.dtype)
-    return dequantize(codes, scales.index_select(0, blocks)).flatten(0, 1)
+    def _copy(self, side: torch.Tensor, scales: torch.Tensor | None, blocks: torch.Tensor) -> torch.Tensor:
+        """The blocks one after another, [tokens, kv_heads, head_dim]."""
+        if scales is None:
+            copied = side.index_select(0, blocks).flatten(0, 1)
+            return decode(copied, self.head_dim) if side.dtype == RECORDS else copied
+        codes = side.view(torch.uint8).index_select(0, blocks).view(side.dtype)
+        return dequantize(codes, scales.index_select(0, blocks)).flatten(0, 1)
 
 
 class Layout:

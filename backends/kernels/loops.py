@@ -70,6 +70,7 @@ def _gelu_mul(row: int, gate_up: Array, out: Array) -> None:
 @jit
 def rotate_store(
     layer: int,
+    size: int,
     angles: int,
     qkv: Array,
     cos: Array,
@@ -81,12 +82,14 @@ def rotate_store(
     rows: Array,
     tables: Array,
 ) -> None:
-    """Rotate the queries in `qkv` in place, and store keys and values. `angles`: see `layout.LayerRule`; `turns`:
-    Layout.angles."""
+    """Rotate the queries in `qkv` in place, and store keys and values.
+
+    `size`: of a head; `angles`: see `layout.LayerRule`; `turns`: Layout.angles.
+    """
     share(
         _rotate_store,
         len(qkv),
-        (layer, angles, qkv, cos, sin, keys, values, positions, turns, rows, tables),
+        (layer, size, angles, qkv, cos, sin, keys, values, positions, turns, rows, tables),
     )
 
 
@@ -94,6 +97,7 @@ def rotate_store(
 def _rotate_store(
     token: int,
     layer: int,
+    size: int,
     angles: int,
     qkv: Array,
     cos: Array,
@@ -105,7 +109,7 @@ def _rotate_store(
     rows: Array,
     tables: Array,
 ) -> None:
-    block_size, kv_heads, size = keys[0].shape[2:]
+    block_size, kv_heads = keys[0].shape[2:4]
     position = positions[token]
     block = tables[rows[token], position // block_size]
     offset = position % block_size

@@ -28,7 +28,7 @@ class Kernels:
         self.cache = cache
         self.cos, self.sin = cos, sin
         self.heads = heads
-        self.kv_heads, self.head_dim = cache.keys.shape[3:]
+        self.kv_heads, self.head_dim = cache.keys.shape[3], cache.head_dim
         self.scale = float(self.head_dim) ** -0.5 if scheme.scale is None else scheme.scale
         self.soft_cap = scheme.soft_cap
         self.rules = scheme.rules or [LayerRule()] * len(cache.keys)

@@ -13,6 +13,7 @@ from backends.kernels.numeric import exp, largest, widen
 from backends.kernels.sides import Side
 from backends.kernels.softmax import EIGHTH, NOTHING, TILE, capped, total_of
 from backends.kernels.team import exactly, jit
+from backends.kernels.tiles import located
 from backends.kernels.vectors import STEP, copy, multiply, turn
 
 Array = NDArray[Any]
@@ -55,17 +56,18 @@ def attend(
     count, size = queries.shape
     offsets = np.empty(TILE, np.int64)
     key, value = np.empty((size, _TURNED), np.float32), np.empty((TILE, size), np.float32)
+    tiles = np.empty((TILE, size), np.float32), value
     scores = np.empty((count, TILE), np.float32)
     top[:], total[:], mean[:] = NOTHING, _ZERO, _ZERO
     for start in range(begin, end, TILE):
         many = min(TILE, end - start)
-        _locate(keys[0], layer, table, start, many, head, offsets)
+        there, beside = located(keys, values, layer, table, start, many, head, offsets, tiles)
         scores[:] = _ZERO
         for j in range(0, many, _TURNED):
-            turn(keys[0], offsets, j, size, key, 0)
-            turn(keys[0], offsets, j + STEP, size, key, STEP)
-            if len(keys[1]):
-                _scale_columns(key, keys[1], offsets[j:])
+            turn(there[0], offsets, j, size, key, 0)
+            turn(there[0], offsets, j + STEP, size, key, STEP)
+            if len(there[1]):
+                _scale_columns(key, there[1], offsets[j:])
             multiply(queries, size, 1, key, size, scores, j, count)
         if cap > 0:
             _cap(scores, cap)
@@ -77,27 +79,10 @@ def attend(
             _hide(scores, start, position, group, window, _ZERO)
         _add_up(scores, total)
         for j in range(many):
-            copy(values[0], offsets[j], size, value, j)
-        if len(values[1]):
-            _scale_rows(value, values[1], offsets, many)
+            copy(beside[0], offsets[j], size, value, j)
+        if len(beside[1]):
+            _scale_rows(value, beside[1], offsets, many)
         multiply(scores, TILE, 1, value, many, mean, 0, count)
-
-
-@jit
-def _locate(
-    cache: Array, layer: int, table: Array, start: int, count: int, head: int, offsets: Array
-) -> None:
-    """How far into the cache each of `count` positions from `start` on is; that of the last one to the tile's end."""
-    blocks, block_size, kv_heads, size = cache.shape[1:]
-    done = 0
-    while done < count:
-        block, offset = table[(start + done) // block_size], (start + done) % block_size
-        run = min(block_size - offset, count - done)
-        first = (((layer * blocks + block) * block_size + offset) * kv_heads + head) * size
-        for j in range(run):
-            offsets[done + j] = first + j * kv_heads * size
-        done += run
-    offsets[count:] = offsets[count - 1]
 
 
 @exactly

@@ -146,7 +146,7 @@ MISTAKES = [
             "5: tiers[0].engines[0].speculation: method both needs `draft`, the model that drafts",
             "5: tiers[0].engines[0].speculation.draft_quantization: needs `draft` beside it",
             "5: tiers[0].engines[0].speculation.draft_quantization: fp8 needs a GPU; int8 runs on any device",
-            "6: tiers[0].engines[0].kv_cache: fp8 needs a GPU; on CPUs there are fp32, bf16 and int8",
+            "6: tiers[0].engines[0].kv_cache: fp8 needs a GPU; on CPUs there are fp32, bf16, int8 and int4",
         ],
     ),
     (

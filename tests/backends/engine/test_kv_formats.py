@@ -47,9 +47,9 @@ def make_runner(
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module")
-def runner(make_runner: MakeRunner) -> ModelRunner:
-    return make_runner("int8")
+@pytest.fixture(scope="module", params=["int8", "int4"])
+def runner(make_runner: MakeRunner, request: pytest.FixtureRequest) -> ModelRunner:
+    return make_runner(request.param)
 
 
 def engine_of(runner: ModelRunner, *drafters: Drafter, blocks: int = 64, budget: int = 512) -> Engine:
@@ -114,23 +114,27 @@ def test_preempted_sequences_go_on(runner: ModelRunner) -> None:
     assert_right(runner, answers)
 
 
-def test_drafts_are_verified(runner: ModelRunner, make_runner: MakeRunner) -> None:
-    engine = engine_of(runner, NgramDrafter(), ModelDrafter(make_runner("int8"), 64, CONTEXT))
+def test_drafts_are_verified(
+    runner: ModelRunner, make_runner: MakeRunner, request: pytest.FixtureRequest
+) -> None:
+    draft = make_runner(request.node.callspec.params["runner"])
+    engine = engine_of(runner, NgramDrafter(), ModelDrafter(draft, 64, CONTEXT))
     answers, _ = run(engine, PROMPTS)
     load = engine.load()
     assert load.drafted_tokens > 100 and load.accepted_tokens > 0.9 * load.drafted_tokens
     assert_right(runner, answers)
 
 
-@pytest.mark.parametrize(("kv_cache", "share"), [("bf16", 1 / 2), ("int8", 20 / 64)])
+@pytest.mark.parametrize(("kv_cache", "share"), [("bf16", 1 / 2), ("int8", 20 / 64), ("int4", 12 / 64)])
 def test_memory(
     kv_cache: KVFormat, share: float, make_runner: MakeRunner, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Heads of 16: a code of one byte each, and a scale of four, instead of four each."""
+    """Heads of 16, instead of four bytes each: in eight bits one byte each and a scale of four; in four bits half a
+    byte each, and a scale and a least number of two."""
     with caplog.at_level("INFO", logger="backends.engine.runner"):
         sizes = [make_runner(each)._cache.bytes for each in ("fp32", kv_cache)]
     assert sizes[1] / sizes[0] == share
-    kept = {"bf16": "bfloat16", "int8": "int8"}[kv_cache]
+    kept = {"bf16": "bfloat16"}.get(kv_cache, kv_cache)
     assert f"e keeps keys and values in {kept}: {sizes[1] / 1e6:.1f} MB" in caplog.messages
 
 
@@ -138,8 +142,13 @@ def test_types() -> None:
     for computed in (torch.float32, torch.bfloat16):
         assert cache_dtype("auto", computed, "cpu") == computed
         assert cache_dtype("int8", computed, "cpu") == torch.int8
+        assert cache_dtype("int4", computed, "cpu") == torch.uint8
         assert cache_dtype("fp32", computed, "cpu") == torch.float32
         assert cache_dtype("bf16", computed, "cpu") == torch.bfloat16
     assert cache_dtype("fp8", torch.bfloat16, "cuda") == torch.float8_e4m3fn
     with pytest.raises(ValueError, match="kv_cache: fp8 needs a GPU"):
         cache_dtype("fp8", torch.float32, "cpu")
+    with pytest.raises(
+        ValueError, match="kv_cache: int4 is for CPUs; the GPU kernels have fp32, bf16, int8 and fp8"
+    ):
+        cache_dtype("int4", torch.bfloat16, "cuda")

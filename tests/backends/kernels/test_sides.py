@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from backends.kernels.cpu import Cpu
-from backends.kernels.kv_formats import dequantize
+from backends.kernels.kv_formats import RECORDS, dequantize
+from backends.kernels.kv_int4 import decode
 from backends.kernels.layout import KVCache, LayerRule, Layout, Scheme, Span
 from backends.kernels.reference import Kernels
 
@@ -12,8 +13,10 @@ HEADS, KV_HEADS, BLOCK = 6, 2, 16
 # Each pair is compiled by itself, which takes as long as all its tests do.
 TYPES = [
     (torch.float32, torch.int8),
+    (torch.float32, RECORDS),
     (torch.float32, torch.bfloat16),
     pytest.param(torch.bfloat16, torch.int8, marks=pytest.mark.slow),
+    pytest.param(torch.bfloat16, RECORDS, marks=pytest.mark.slow),
     pytest.param(torch.bfloat16, torch.float32, marks=pytest.mark.slow),
 ]
 TOLERANCE = {torch.float32: 2.5e-5, torch.bfloat16: 5e-2}  # of values up to 6
@@ -84,19 +87,22 @@ def test_a_row_does_not_depend_on_its_neighbours(computed: torch.dtype, kept: to
         torch.testing.assert_close(alone, together[tokens], rtol=0, atol=0)
 
 
-def stored(vector: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the caches of plain torch and of the loops hold of one value, in eight bits."""
+def stored(vector: torch.Tensor, kept: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the caches of plain torch and of the loops hold of one value."""
     found = []
     for kind in (Kernels, Cpu):
-        cache = KVCache(1, 1, 1, 1, len(vector), dtype=torch.int8)
+        cache = KVCache(1, 1, 1, 1, len(vector), dtype=kept)
         qkv = torch.cat([torch.zeros(2, len(vector)), vector[None]]).view(1, -1)
         table = torch.zeros(1, len(vector) // 2)
         kind(cache, table + 1, table, 1).attention(0, qkv, Layout([Span(0, 1, [0])], cache))
-        assert cache.value_scales is not None
-        found.append(dequantize(cache.values, cache.value_scales).view(-1))
+        if cache.value_scales is None:
+            found.append(decode(cache.values, len(vector)).view(-1))
+        else:
+            found.append(dequantize(cache.values, cache.value_scales).view(-1))
     return found[0], found[1]
 
 
+@pytest.mark.parametrize("kept", [torch.int8, RECORDS], ids=str)
 @pytest.mark.parametrize(
     "vector",
     [
@@ -104,16 +110,20 @@ def stored(vector: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         [1e-38, 0.0, -1e-38, 0.0],
         [127.0, -126.5, 125.5, 0.5],  # halves go to the even code
         [-1e30, 1.0, 1e29, 0.0],
+        [7.5, 7.5, 7.5, 7.5],
+        [0.0, 15.0, 0.5, 2.5],
+        [1000.0, 1001.0, 1003.0, 1000.5],  # the least number is rounded upwards
     ],
 )
-def test_codes_are_those_of_plain_torch(vector: list[float]) -> None:
-    expected, ours = stored(torch.tensor(vector))
+def test_codes_are_those_of_plain_torch(vector: list[float], kept: torch.dtype) -> None:
+    expected, ours = stored(torch.tensor(vector), kept)
     assert torch.equal(ours, expected) and ours.isfinite().all()
 
 
+@pytest.mark.parametrize("kept", [torch.int8, RECORDS], ids=str)
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])
-def test_what_is_no_number_is_not_hidden(broken: float) -> None:
-    _, ours = stored(torch.tensor([1.0, broken, 2.0, 3.0]))
+def test_what_is_no_number_is_not_hidden(broken: float, kept: torch.dtype) -> None:
+    _, ours = stored(torch.tensor([1.0, broken, 2.0, 3.0]), kept)
     assert ours.isnan().any()
 
 
