@@ -103,9 +103,10 @@ class Overview:
             return round(counted.of("headrace_tokens_total", tier=name, kind=kind))
 
         recent = series.tokens[-RATE_BUCKETS:]
+        replicas = tuple(_replica(replica, whole, counted) for replica in tier.replicas)
         return TierState(
             name=name,
-            ready=whole.ready(name),
+            ready=whole.ready(name) and any(replica.condition != "resting" for replica in replicas),
             price=tier.price,
             context_length=tier.context_length,
             answers=round(counted.of("headrace_time_to_first_token_seconds_count", tier=name)),
@@ -116,7 +117,7 @@ class Overview:
             tokens_per_second=sum(recent) / len(recent),
             first_p50=quantile(first, 0.5),
             first_p95=quantile(first, 0.95),
-            replicas=tuple(_replica(replica, whole, counted) for replica in tier.replicas),
+            replicas=replicas,
             series=series,
         )
 

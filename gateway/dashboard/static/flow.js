@@ -7,7 +7,7 @@ const HEIGHT = 250; // at least
 const WATER = 130; // of the channel's height, all shares together
 const GAP = 10;
 const LABEL = 36; // the height of a tier's two lines
-const LETTER = 9; // the width of one in a tier's name, about
+const LETTER = 11; // the width of one in a tier's name, about
 
 export function drawFlow(place, list, tiers, routes) {
   const first = routes.filter((route) => !route.again);

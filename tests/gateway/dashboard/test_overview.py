@@ -148,6 +148,12 @@ async def test_conditions_and_troubles(
     state = await seen.state()
     assert state.tiers[1].replicas[0].condition == condition
     assert state.troubles == (() if trouble is None else (trouble,))
+    assert state.tiers[0].ready
+
+
+async def test_a_tier_whose_servers_have_failed_does_not_answer_because_one_may_be_tried(seen: Seen) -> None:
+    seen.remote.tripped = True
+    assert [tier.ready for tier in (await seen.state()).tiers] == [True, False]
 
 
 async def test_a_store_that_does_not_answer_is_a_trouble(seen: Seen) -> None:
