@@ -6,8 +6,7 @@ Bearer tokens and `x-api-key` everywhere. The page's own paths also take the key
 
 import binascii
 from base64 import b64decode
-
-from starlette.datastructures import Headers
+from collections.abc import Mapping
 
 PAGE = "/dashboard"
 BEARER = {"www-authenticate": "Bearer"}
@@ -24,7 +23,7 @@ def challenge(path: str) -> dict[str, str]:
     return dict(BASIC if of_page(path) else BEARER)
 
 
-def key_of(path: str, headers: Headers) -> str | None:
+def key_of(path: str, headers: Mapping[str, str]) -> str | None:
     """The key as the client has sent it; None where there is none."""
     authorization = headers.get("authorization")
     if authorization is None:

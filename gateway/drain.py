@@ -1,9 +1,8 @@
 """Leaving in good order: nothing new is taken, what runs may end, and what runs too long is cut."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
+from typing import Self
 
 from gateway.errors import draining
 from gateway.watching import End, Strike
@@ -22,19 +21,20 @@ class Drain:
         self._cut = False
         self._strikes: set[Strike] = set()  # what ends each of those that run
 
-    @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Around a request's whole life. Raises ApiError 503 when nothing new is taken."""
+    def taken(self) -> Self:
+        """Surrounds a request's whole life. Raises ApiError 503 when nothing new is taken."""
         if self.leaving:
             raise draining()
+        return self
+
+    def __enter__(self) -> None:
         self.running += 1
         self._idle.clear()
-        try:
-            yield
-        finally:
-            self.running -= 1
-            if not self.running:
-                self._idle.set()
+
+    def __exit__(self, *_: object) -> None:
+        self.running -= 1
+        if not self.running:
+            self._idle.set()
 
     def cut(self, strike: Strike) -> End:
         """A `gateway.watching.Watcher`: strikes with an ApiError when running requests are cut."""

@@ -1,7 +1,7 @@
 """What the layers of the front door know of one HTTP exchange; each adds what it learns."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
@@ -23,6 +23,7 @@ class Exchange:
     id: str  # the x-request-id
     endpoint: str  # see `gateway.endpoints`
     route: str = "other"  # the path, with `{id}` for what is one
+    headers: Mapping[str, str] = field(default_factory=dict)  # as the client sent them, names in lower case
     started: float = field(default_factory=time.monotonic)
     tenant: Tenant | None = None
     ledger: Ledger = field(default_factory=Ledger)
@@ -41,6 +42,11 @@ class Exchange:
 
 Observe = Callable[[Exchange, Scope], AbstractContextManager[None]]
 """Entered when a call comes, left when it is over; by then the exchange is complete."""
+
+
+def headers_of(scope: Scope) -> Mapping[str, str]:
+    """By name, of several the first. Made once, as a dozen of them are looked up for a call."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
 
 
 def attach(scope: Scope, exchange: Exchange) -> None:

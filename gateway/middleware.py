@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
@@ -37,7 +36,7 @@ from gateway.errors import (
     as_api_error,
     openai_error,
 )
-from gateway.exchange import Exchange, Observe, attach, exchange_of
+from gateway.exchange import Exchange, Observe, attach, exchange_of, headers_of
 from gateway.hosts import is_of_this_machine
 
 logger = logging.getLogger(__name__)
@@ -69,12 +68,14 @@ class Exchanges:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        given = Headers(scope=scope).get("x-request-id", "")
+        headers = headers_of(scope)
+        given = headers.get("x-request-id", "")
         endpoint, route = named(scope["path"])
         exchange = Exchange(
             id=given if REQUEST_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}",
             endpoint=endpoint,
             route=route,
+            headers=headers,
         )
         attach(scope, exchange)
 
@@ -168,11 +169,11 @@ class Authentication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in OPEN:
-            exchange_of(scope).tenant = self._find(scope)
+            exchange = exchange_of(scope)
+            exchange.tenant = self._find(scope["path"], exchange.headers)
         await self._app(scope, receive, send)
 
-    def _find(self, scope: Scope) -> Tenant:
-        path, headers = scope["path"], Headers(scope=scope)
+    def _find(self, path: str, headers: Mapping[str, str]) -> Tenant:
         try:
             tenant = self._find_tenant(key_of(path, headers))
         except ApiError as error:
@@ -198,13 +199,13 @@ class Bodies:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        headers = Headers(scope=scope)
+        headers = exchange_of(scope).headers
         self._check_framing(headers)
         if scope["method"] == "POST":
             _check_media_type(headers)
         await self._app(scope, self._bounded(receive), send)
 
-    def _check_framing(self, headers: Headers) -> None:
+    def _check_framing(self, headers: Mapping[str, str]) -> None:
         length = headers.get("content-length")
         coding = headers.get("transfer-encoding")
         if coding is not None and coding.strip().lower() != "chunked":
@@ -242,7 +243,7 @@ class Bodies:
         return bounded
 
 
-def _check_media_type(headers: Headers) -> None:
+def _check_media_type(headers: Mapping[str, str]) -> None:
     """JSON is UTF-8 (RFC 8259, 8.1), and nothing is unpacked, since a small body may hold a large one."""
     media_type, _, parameters = headers.get("content-type", "").lower().partition(";")
     if media_type.strip() != "application/json":

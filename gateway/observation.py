@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from backends.backend import Usage
@@ -45,7 +44,7 @@ def observer(metrics: Metrics, traces: Traces, watch: Watch, records: Records | 
         method = scope["method"] if scope["method"] in METHODS else UNKNOWN
         with (
             watch.running(exchange),
-            traces.request(method, exchange.route, Headers(scope=scope), exchange.ledger.stages) as span,
+            traces.request(method, exchange.route, exchange.headers, exchange.ledger.stages) as span,
         ):
             try:
                 yield

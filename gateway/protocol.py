@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gateway.errors import ApiError, openai_error
 from gateway.gathering import GatheringTransport
+from gateway.watching import Line
 
 HEAD_TIMEOUT = 10.0  # seconds from the first byte to the end of the head
 HALF_CLOSED = 0.25  # seconds that a client can still be answered after it has closed its own side
@@ -41,6 +42,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._leaving = _Timer(self.loop, self._nobody_reads)
         self._unfinished = 0  # bytes of a head whose end has not come
         self._begun = False  # whether such a head has begun
+        self._line = Line()
         self._trailers = 0  # bytes of headers that came behind the body
         self._refusal = NO_HTTP  # what a client is told that the parser does not understand
 
@@ -83,6 +85,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        cast(dict[str, Any], self.scope)[Line.KEY] = self._line
         self._begun = True
         self._trailers = 0
 
@@ -156,6 +159,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._write.stop()
         self._leaving.stop()
         super().connection_lost(exc)
+        self._line.lost()
 
     @property
     def _running(self) -> bool:

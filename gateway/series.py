@@ -27,8 +27,11 @@ class Counter(_Remembering, prometheus_client.Counter):
     """As prometheus_client's; to count nothing costs nothing."""
 
     def inc(self, amount: float = 1, exemplar: dict[str, str] | None = None) -> None:
+        """Exemplars are not kept: the text format has no place for them. Raises ValueError for less than nothing."""
+        if amount < 0:
+            raise ValueError("a counter only rises")
         if amount:
-            super().inc(amount, exemplar)
+            self._value.inc(amount)
 
 
 class Gauge(_Remembering, prometheus_client.Gauge):

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import blake2b
 from pathlib import Path
 
 from gateway.config import Config, Key, Tenant
@@ -59,8 +60,11 @@ def cache_salt(secret: bytes, tenant: str) -> bytes:
 
 @lru_cache(TAGS)
 def engine_tag(salt: bytes, session: str = "") -> str:
-    """By what engines tell tenants, and their sessions, apart: it says nothing to who has not the tenant's salt."""
-    return _mac(salt, _framed("engine-tag", session)).hex()[:TAG]
+    """By what engines tell tenants, and their sessions, apart: it says nothing to who has not the tenant's salt.
+
+    Nobody stores it, and each new session has one: BLAKE2 with a key takes a third of the time of an HMAC.
+    """
+    return blake2b(session.encode(), key=salt, person=b"engine-tag", digest_size=TAG // 2).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

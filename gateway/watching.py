@@ -6,9 +6,10 @@ several watchers, and setting them up cost more than a chunk of its stream.
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
-from starlette.types import Receive
+from starlette.types import Receive, Scope
 
 from gateway.errors import ClientGone
 
@@ -58,8 +59,39 @@ async def watched(work: Coroutine[Any, Any, Result], *watchers: Watcher) -> Resu
     return result
 
 
-def disconnected(receive: Receive) -> Watcher:
-    """Strikes with ClientGone when the client closes its connection. The body must have been read."""
+class Line:
+    """A client's connection, as far as its end can be heard of. `gateway.protocol` has one for each."""
+
+    KEY = "headrace.line"  # of a scope
+
+    def __init__(self) -> None:
+        self._lost = False
+        self._strikes: set[Strike] = set()
+
+    def lost(self) -> None:
+        """Nobody is there any more."""
+        self._lost = True
+        for strike in list(self._strikes):
+            strike(ClientGone())
+
+    def watch(self, strike: Strike) -> End:
+        """A `Watcher`."""
+        self._strikes.add(strike)
+        if self._lost:
+            strike(ClientGone())
+        return partial(self._strikes.discard, strike)
+
+
+def disconnected(scope: Scope, receive: Receive) -> Watcher:
+    """Strikes with ClientGone when the client closes its connection. The body must have been read.
+
+    Servers other than ours tell of it only to who waits for it, which takes a task.
+    """
+    line: Line | None = scope.get(Line.KEY)
+    return _waiting(receive) if line is None else line.watch
+
+
+def _waiting(receive: Receive) -> Watcher:
 
     def watch(strike: Strike) -> End:
         async def look() -> None:

@@ -3,13 +3,12 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar, cast, get_args
 
 import msgspec
-from starlette.datastructures import Headers
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -81,11 +80,11 @@ class Generation(Generic[B, R]):
         exchange = exchange_of(scope)
         body, requests, rendering = await asked(self._dialect, http, self._server)
         exchange.requests = tuple(requests)
-        call = _Call(exchange, exchange.requests, rendering, ledger.wanted(http.headers))
+        call = _Call(exchange, exchange.requests, rendering, ledger.wanted(exchange.headers))
         if body.stream:
-            await self._streamed(call, receive, send)
+            await self._streamed(call, scope, receive, send)
         else:
-            whole = await watched(self._whole(call), disconnected(receive), self._drain.cut)
+            whole = await watched(self._whole(call), disconnected(scope, receive), self._drain.cut)
             await whole(scope, receive, send)
 
     async def _whole(self, call: _Call[R]) -> Response:
@@ -104,11 +103,11 @@ class Generation(Generic[B, R]):
             media_type="application/json",
         )
 
-    async def _streamed(self, call: _Call[R], receive: Receive, send: Send) -> None:
+    async def _streamed(self, call: _Call[R], scope: Scope, receive: Receive, send: Send) -> None:
         stream = EventStream(send, self._dialect.typed)
         quiet = keep_alive(stream, self._server.keepalive_after, {"x-headrace-tier": "pending"})
         try:
-            await watched(self._stream(call, stream), disconnected(receive), self._drain.cut, quiet)
+            await watched(self._stream(call, stream), disconnected(scope, receive), self._drain.cut, quiet)
         except ClientGone:
             await self._keep(call)
             raise
@@ -126,7 +125,7 @@ class Generation(Generic[B, R]):
         answer = await self._answer(call)
         async with aclosing(answer.deltas) as deltas:
             await stream.start(answer.headers)
-            await stream.events(call.rendering.opening(answer))
+            stream.keep(call.rendering.opening(answer))  # its first delta is here, so something follows
             last: Delta | None = None
             async for last in deltas:
                 if (ready := call.rendering.ready(last)) is not None:
@@ -159,11 +158,11 @@ async def asked(dialect: Dialect[B, R], http: HttpRequest, server: Server) -> tu
     """What a call asks: its body, the requests to be run, and how their answer will be told. Raises ApiError."""
     exchange = exchange_of(http.scope)
     body = await decoded(dialect.decode, await http.body())
-    session = http.headers.get("x-session-id") or None
+    session = exchange.headers.get("x-session-id") or None
     if session is not None and not dialect.sessions:
         raise invalid("x-session-id", "this endpoint has conversations instead", "unsupported_parameter")
     prompt, rendering = await dialect.open(body, tenant_of(exchange))
-    request = request_of(exchange, dialect.endpoint, body, prompt, session, http.headers, server)
+    request = request_of(exchange, dialect.endpoint, body, prompt, session, exchange.headers, server)
     return body, dialect.requests(body, request, rendering), rendering
 
 
@@ -188,7 +187,7 @@ def request_of(
     body: Body,
     prompt: Prompt,
     session: str | None,
-    headers: Headers,
+    headers: Mapping[str, str],
     server: Server,
 ) -> Request:
     """Raises ApiError 400 for a deadline or task that is none, 403 for a trace that is not this tenant's to ask for."""

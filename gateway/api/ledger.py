@@ -1,8 +1,7 @@
 """The ledger of attempts in an answer's body, for those who ask for it: `x-headrace-ledger: true`."""
 
+from collections.abc import Mapping
 from typing import Any
-
-from starlette.datastructures import Headers
 
 from gateway.api.strictjson import invalid
 from gateway.ledger import Entry, Ledger
@@ -12,7 +11,7 @@ HEADER = "x-headrace-ledger"
 FIELD = "headrace"  # of the body, or of a stream's last event
 
 
-def wanted(headers: Headers) -> bool:
+def wanted(headers: Mapping[str, str]) -> bool:
     """Raises ApiError 400 for a value that is neither true nor false."""
     value = headers.get(HEADER, "false")
     if value not in ("true", "false"):

@@ -73,7 +73,7 @@ class _Replay:
         self._after = after
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await watched(self._send(EventStream(send, typed=True)), disconnected(receive))
+        await watched(self._send(EventStream(send, typed=True)), disconnected(scope, receive))
 
     async def _send(self, stream: EventStream) -> None:
         events = islice(replay(self._stored.response, self._stored.pieces), self._after + 1, None)

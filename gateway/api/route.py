@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from starlette.datastructures import Headers
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -13,6 +12,7 @@ from gateway.api.dialect import Dialect
 from gateway.api.generation import Dispatches, asked, decoded
 from gateway.api.strictjson import decode_object, invalid
 from gateway.config import Server
+from gateway.exchange import exchange_of
 from gateway.request import Decision, Endpoint, Judged
 
 AnyDialect = Dialect[Any, Any]
@@ -34,7 +34,7 @@ class Routing:
 
     async def _decide(self, http: HttpRequest) -> Response:
         fields = await decoded(decode_object, await http.body())
-        meant = _meant(fields, http.headers)
+        meant = _meant(fields, exchange_of(http.scope).headers)
         _, requests, _ = await asked(self._dialects.get(meant, self._default), http, self._server)
         if len(requests) > 1:
             raise invalid("prompt", "one is decided on at a time")
@@ -42,7 +42,7 @@ class Routing:
         return Response(msgspec.json.encode(told(decision)), media_type="application/json")
 
 
-def _meant(fields: Mapping[str, Any], headers: Headers) -> Endpoint:
+def _meant(fields: Mapping[str, Any], headers: Mapping[str, str]) -> Endpoint:
     """Bodies of chats and messages look alike, but Anthropic's clients name the version of their API."""
     if "anthropic-version" in headers:
         return "messages"

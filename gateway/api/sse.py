@@ -48,6 +48,10 @@ class EventStream:
         if events:
             await self._write(self._frames(events))
 
+    def keep(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """They go in one piece with what follows."""
+        self._kept.append(self._frames(events))
+
     async def event(self, data: bytes, *, more: bool = False) -> None:
         """One that is JSON already, and has no name. With `more`, it goes in one piece with what follows at once."""
         self._kept.append(b"data: %s\n\n" % data)

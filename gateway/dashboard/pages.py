@@ -97,7 +97,7 @@ class Dashboard:
             )
         self._viewers += 1
         try:
-            await watched(self._feed(send), disconnected(receive))
+            await watched(self._feed(send), disconnected(scope, receive))
         finally:
             self._viewers -= 1
 

@@ -6,7 +6,7 @@ import pytest
 from starlette.types import Message
 
 from gateway.errors import ClientGone
-from gateway.watching import End, Strike, Watcher, disconnected, watched
+from gateway.watching import End, Line, Strike, Watcher, disconnected, watched
 
 
 class Work:
@@ -154,7 +154,7 @@ async def test_only_a_disconnect_is_one() -> None:
         return messages.pop(0)
 
     with pytest.raises(ClientGone):
-        await watched(Work().run(), disconnected(receive))
+        await watched(Work().run(), disconnected({}, receive))
     assert messages == []
 
 
@@ -163,4 +163,30 @@ async def test_what_the_connection_raises_is_raised() -> None:
         raise OSError
 
     with pytest.raises(OSError):
-        await watched(Work().run(), disconnected(receive))
+        await watched(Work().run(), disconnected({}, receive))
+
+
+async def nothing_comes() -> Message:
+    raise AssertionError("a server of ours tells by the line")
+
+
+async def test_our_own_server_tells_when_the_line_is_lost() -> None:
+    line, work = Line(), Work()
+    asyncio.get_running_loop().call_later(0.01, line.lost)
+    with pytest.raises(ClientGone):
+        await watched(work.run(), disconnected({Line.KEY: line}, nothing_comes))
+    assert work.ended
+
+
+async def test_a_line_that_is_lost_already() -> None:
+    line = Line()
+    line.lost()
+    with pytest.raises(ClientGone):
+        await watched(Work().run(), disconnected({Line.KEY: line}, nothing_comes))
+
+
+async def test_who_has_ended_hears_nothing_of_the_line() -> None:
+    line = Line()
+    assert await watched(Work().run(0.0), line.watch) == "done"
+    line.lost()
+    await asyncio.sleep(0)
