@@ -53,8 +53,9 @@ class Engines:
         self._folder.remove()
 
     def refresh(self) -> None:
-        """Nothing runs in an engine that is not there, which it cannot say itself."""
+        """What an engine that is not there cannot say itself: that nothing runs in it, and how often it was started."""
         for engine in self.configs:
+            self._metrics.restarts(engine.name, self._supervisor.restarts[engine.name])
             if engine.name not in self._supervisor.answering:
                 self._metrics.idle(engine.name)
 

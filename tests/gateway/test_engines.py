@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from backends import wire
+from backends.supervisor import Supervisor
 from gateway.config import Band, Config, Engine, Speculation, Tier
-from gateway.engines import engine_config
+from gateway.engines import Engines, engine_config
+from gateway.metrics import Metrics
 
 HERE = (
     "model",
@@ -45,3 +49,18 @@ def test_a_model_that_drafts_is_found_where_the_others_are(tmp_path: Path) -> No
 def test_the_configuration_and_the_engine_have_the_same_table_by_default() -> None:
     made = engine_config("7b/0", Engine(model="m"), Path("m"), "/run/0")
     assert (made.bands, made.speculation) == (wire.BANDS, wire.Speculation())
+
+
+def test_an_engine_that_never_comes_up_is_seen_to_be_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot say so itself, and this is what the alert on it goes by."""
+    (tmp_path / "config.json").write_text("{}")
+    metrics = Metrics(["7b"], {"7b/0": "m"}, [])
+    config = Config(tiers=(Tier(name="7b", engines=(Engine(model=str(tmp_path)),)),))
+    engines = Engines(config, metrics, lambda load: None)
+    for restarts in (0, 3, 3, 4):
+        monkeypatch.setattr(Supervisor, "restarts", {"7b/0": restarts})
+        engines.refresh()
+        assert metrics.totals().of("headrace_engine_restarts_total", engine="7b/0") == restarts
+    engines.discard()
