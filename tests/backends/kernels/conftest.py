@@ -1,6 +1,10 @@
 """Compiles Triton kernels for GPUs that are not there, as they would be launched on them."""
 
+import re
+import subprocess
+import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +14,7 @@ SHARED_MEMORY = {
     90: 232_448,
     100: 232_448,
 }  # bytes that one program may have, by compute capability
+SPILLED = 128  # bytes of each thread's numbers that may lie in memory, for want of registers
 
 
 def _compile(
@@ -19,7 +24,8 @@ def _compile(
     constants: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> Any:
-    """The compiled kernel; asserts that it exists and that its shared memory is within the device's.
+    """The compiled kernel; asserts that it exists, that its shared memory is within the device's, and that next to
+    nothing is spilled.
 
     `types`: of each argument that is neither constant nor an int32. Pointers and strides are multiples of 16, which is
     what lets copies run ahead, and that is what takes the memory.
@@ -39,7 +45,21 @@ def _compile(
     )
     assert compiled.asm["cubin"]
     assert compiled.metadata.shared <= SHARED_MEMORY[capability]
+    assert _spilled(compiled.asm["cubin"]) <= SPILLED
     return compiled
+
+
+def _spilled(cubin: bytes) -> int:
+    """Bytes of a thread's stack."""
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(tool), "--dump-resource-usage", file.name]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return max(int(stack) for stack in re.findall(r"STACK:(\d+)", told))
 
 
 @pytest.fixture(scope="session")
