@@ -53,6 +53,7 @@ bench: install
 	$(BIN)/python -m benchmarks.layers
 	$(BIN)/python -m benchmarks.streams
 	$(BIN)/python -m benchmarks.two_engines
+	$(BIN)/python -m benchmarks.tensor_parallel
 	$(BIN)/python -m benchmarks.isolation
 	$(BIN)/python -m benchmarks.signals
 	$(BIN)/python -m benchmarks.cascade --quick

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from backends.engine.parallel.group import Group, join_group, leave_group
+from backends.engine.parallel.group import join_group, leave_group
 from backends.engine.parallel.orders import Load, Order, RowOrder, Step, Tables, write
 from backends.engine.runner import Loaded, ModelRunner, describe, device_of, load_model
 from backends.kernels.layout import Layout
+from backends.layers.parallel import Ranks
 from backends.layers.shard import Shard
 from backends.models.decoder import Decoder
 from backends.wire import EngineConfig, ranks_path
@@ -37,13 +38,20 @@ class Workers:
     once, whatever it is waiting for, so that whoever supervises the engine starts all of it again.
     """
 
-    def __init__(self, ranks: int, store: Path, on_loss: Callable[[str], None] | None = None) -> None:
-        """`store`: a file to be made, through which the ranks find each other."""
+    def __init__(
+        self,
+        ranks: int,
+        store: Path,
+        on_loss: Callable[[str], None] | None = None,
+        join: Callable[[Shard, Path, torch.device], Ranks] = join_group,
+    ) -> None:
+        """`store`: a file to be made, through which the ranks find each other; `join`: how the first one does."""
         store.unlink(missing_ok=True)  # of an earlier life
         self.ranks = ranks
         self._store = store
         self._on_loss = on_loss or _end
-        self._group: Group | None = None
+        self._join = join
+        self._group: Ranks | None = None
         self._closing = False
         self._lost = threading.Event()
         self._processes = [_started(Shard(rank, ranks), store) for rank in range(1, ranks)]
@@ -60,7 +68,7 @@ class Workers:
         self.tell(Load(config, vocab_size))
         if self._group is None:
             shard = Shard(0, self.ranks)
-            self._group = join_group(shard, self._store, device_of(config.device, shard))
+            self._group = self._join(shard, self._store, device_of(config.device, shard))
         loaded = load_model(config, vocab_size, self._group)
         runner = LeadingRunner(loaded.model, config, self)
         runner.warm_up()
