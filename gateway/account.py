@@ -16,6 +16,7 @@ from gateway.gcra import Bucket
 from gateway.limits import (
     LEASE_SECONDS,
     Amount,
+    Left,
     LimitExceeded,
     LimitName,
     Remaining,
@@ -146,7 +147,7 @@ def obstacles(account: Account, limits: Limits, amount: Amount, running: int) ->
 def granted(account: Account, limits: Limits, tenant: str, lease: str, amount: Amount) -> Reservation:
     """`account` is as it stands after the taking."""
     return Reservation(
-        tenant=tenant, lease=lease, amount=amount, periods=account.periods, left=_left(account, limits)
+        tenant=tenant, lease=lease, amount=amount, periods=account.periods, left=left_of(account, limits)
     )
 
 
@@ -155,7 +156,7 @@ def refused(account: Account, limits: Limits, standing: dict[LimitName, int | No
     limit = max(standing, key=lambda name: _length(standing[name]))
     wait = standing[limit]
     retry_after = None if wait is None else wait / 1000
-    return LimitExceeded(limit=limit, retry_after=retry_after, left=_left(account, limits))
+    return LimitExceeded(limit=limit, retry_after=retry_after, left=left_of(account, limits))
 
 
 def _length(wait: int | None) -> float:
@@ -169,7 +170,8 @@ def _budgeted(account: Account, limits: Limits) -> Iterator[tuple[LimitName, int
             yield name, budget, account.spent[index], ends(account.periods)[index]
 
 
-def _left(account: Account, limits: Limits) -> dict[LimitName, Remaining]:
+def left_of(account: Account, limits: Limits) -> Left:
+    """`account` is as of now."""
     left: dict[LimitName, Remaining] = {}
     for name, bucket, debt in zip(RATES, buckets(limits), account.debts, strict=True):
         if bucket is not None:

@@ -25,7 +25,7 @@ from gateway.front import build_admin, build_front
 from gateway.limits_memory import MemoryLimits
 from gateway.live import Live, Salts, everybody
 from gateway.logs import set_log_level
-from gateway.metering import Meter
+from gateway.metering import Meter, look_at_budgets
 from gateway.metrics import STORES, Metrics, measure_lag
 from gateway.observation import observer
 from gateway.otlp_metrics import exported
@@ -119,6 +119,8 @@ class Works:
             leaving=lambda: drain.leaving,
             siblings=self._siblings,
         )
+        gateways = config.state.gateways * config.server.workers
+        self._meter = Meter(self._stores.limits, MemoryLimits(), self.metrics, gateways, self.live.limits)
         self.dispatcher = self._new_dispatcher(config)
 
     def gateway(self, changes: Changes) -> Gateway:
@@ -179,13 +181,11 @@ class Works:
         return desk
 
     def _new_dispatcher(self, config: Config) -> Dispatcher:
-        gateways = config.state.gateways * config.server.workers
-        meter = Meter(self._stores.limits, MemoryLimits(), self.metrics, gateways, self.live.limits)
         return Dispatcher(
             tiers=self._fleet.tiers,
             aliases=self.live.aliases,
             server=config.server,
-            meter=meter,
+            meter=self._meter,
             memory=Memory(self._stores.sessions, self.metrics, config.state.session_characters),
             assess=self._classifier.assess,
             desk=self._desk,
@@ -227,6 +227,8 @@ class Works:
             stack.push_async_callback(self._fleet.stop)
             await self._fleet.start()
             await stack.enter_async_context(_running(asyncio.create_task(measure_lag(self.metrics))))
+            looking = look_at_budgets(self._meter, lambda: everybody(self.live.config))
+            await stack.enter_async_context(_running(asyncio.create_task(looking)))
             if self._shadow is not None:
                 await stack.enter_async_context(_running(asyncio.create_task(self._shadow.run())))
             if self._alone:

@@ -1,10 +1,10 @@
--- Reserve or settle in one step, on the server's clock. The arithmetic is that of gateway/gcra.py, gateway/periods.py
+-- Reserve, settle or only look, in one step, on the server's clock. The arithmetic is that of gateway/gcra.py, gateway/periods.py
 -- and gateway/account.py, in the same whole numbers; tests hold the two against each other.
 --
 -- KEYS: 1 account, a hash: debts in credits, `at` (milliseconds), money spent in billionths, day and month
 --       2 leases, a sorted set: lease -> when it expires, in milliseconds
 --       3 this lease's mark that it was given up before it was taken
--- ARGV: 1 "reserve" or "settle"   2 lease   3 its length, milliseconds   4 now, or "" for the server's clock
+-- ARGV: 1 "reserve", "settle" or "look"   2 lease   3 its length, milliseconds   4 now, or "" for the server's clock
 --       5-8 rates per minute, 9-12 bursts, of requests, tokens, input tokens, output tokens   13 parallel
 --       14, 15 budgets of day and month, in billionths (each 0 where unlimited)
 --       16-19 units and 20 money to reserve, or by how many more were used than reserved
@@ -104,12 +104,12 @@ if op == 'settle' then
     -- A reservation that stalls on its way here was given up by who waited for it; it must not be taken later.
     redis.call('SET', KEYS[3], '', 'PX', MINUTE)
   end
-elseif redis.call('EXISTS', KEYS[3]) == 0 and fits() then
+elseif op == 'reserve' and redis.call('EXISTS', KEYS[3]) == 0 and fits() then
   store(1)
   redis.call('ZADD', KEYS[2], string.format('%.0f', now + length), lease)
   redis.call('PEXPIRE', KEYS[2], length + MINUTE)
   done = 1
-else
+elseif op == 'reserve' then
   store(0) -- time passes for who is refused, whatever the clock does
 end
 return { done, running, now, debts[1], debts[2], debts[3], debts[4], spent[1], spent[2], periods[1], periods[2] }

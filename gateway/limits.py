@@ -104,6 +104,10 @@ class LimitStore(Protocol):
         """
         ...
 
+    async def look(self, tenant: str, limits: Limits) -> Left:
+        """What is left now; nothing is taken. Raises LimitStoreUnavailable."""
+        ...
+
     async def close(self) -> None: ...
 
 

@@ -18,6 +18,7 @@ from gateway.guard import Guard
 from gateway.limits import (
     NOTHING,
     Amount,
+    Left,
     LimitExceeded,
     LimitStore,
     LimitStoreUnavailable,
@@ -72,6 +73,9 @@ class GuardedLimits:
             raise
         if self._owed:
             await self._repay(REPAID_AT_ONCE)
+
+    async def look(self, tenant: str, limits: Limits) -> Left:
+        return {} if unlimited(limits) else await self._ask(self._store.look(tenant, limits))
 
     async def close(self) -> None:
         """Tries once more to settle what is owed."""

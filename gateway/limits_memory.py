@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gateway.account import LEASE, Account, alive, granted, obstacles, refused, unlimited
+from gateway.account import LEASE, Account, alive, granted, left_of, obstacles, refused, unlimited
 from gateway.config import Limits
-from gateway.limits import Amount, Reservation
+from gateway.limits import Amount, Left, Reservation
 
 
 @dataclass(slots=True)
@@ -43,6 +43,9 @@ class MemoryLimits:
         book, _ = self._open(reservation.tenant, limits)
         if book.leases.pop(reservation.lease, None) is not None:
             book.account = book.account.settled(limits, reservation, used)
+
+    async def look(self, tenant: str, limits: Limits) -> Left:
+        return left_of(self._open(tenant, limits)[0].account, limits)
 
     async def close(self) -> None:
         """Nothing is held open."""

@@ -6,9 +6,9 @@ from importlib.resources import files
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from gateway.account import LEASE, Account, buckets, budgets, granted, obstacles, refused, units_of
+from gateway.account import LEASE, Account, buckets, budgets, granted, left_of, obstacles, refused, units_of
 from gateway.config import Limits
-from gateway.limits import Amount, LimitStoreUnavailable, Reservation
+from gateway.limits import NOTHING, Amount, Left, LimitStoreUnavailable, Reservation
 
 SCRIPT = files("gateway").joinpath("limits.lua").read_text(encoding="utf-8")
 
@@ -26,7 +26,7 @@ class RedisLimits:
     async def reserve(self, tenant: str, limits: Limits, lease: str, amount: Amount) -> Reservation:
         asked = (*units_of(1, amount), amount.money)
         done, running, now, *state = await self._run("reserve", tenant, limits, lease, asked)
-        account = Account(tuple(state[:4]), now, tuple(state[4:6]), (state[6], state[7]), now)
+        account = _account(now, state)
         if done:
             return granted(account.taken(limits, amount), limits, tenant, lease, amount)
         standing = obstacles(account, limits, amount, running)
@@ -42,6 +42,10 @@ class RedisLimits:
         await self._run(
             "settle", reservation.tenant, limits, reservation.lease, (*more, *reservation.periods)
         )
+
+    async def look(self, tenant: str, limits: Limits) -> Left:
+        _, _, now, *state = await self._run("look", tenant, limits, "", (*units_of(0, NOTHING), 0))
+        return left_of(_account(now, state), limits)
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -62,3 +66,8 @@ class RedisLimits:
         except (RedisError, OSError) as error:
             raise LimitStoreUnavailable(f"Redis: {error or type(error).__name__}") from error
         return [int(number) for number in reply]
+
+
+def _account(now: int, state: Sequence[int]) -> Account:
+    """Of what the script has answered."""
+    return Account(tuple(state[:4]), now, tuple(state[4:6]), (state[6], state[7]), now)

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from gateway.account import LEASE, Account, granted, obstacles, refused
+from gateway.account import LEASE, Account, granted, left_of, obstacles, refused
 from gateway.config import Limits
 from gateway.gcra import MINUTE
-from gateway.limits import Amount, LimitExceeded, LimitStoreUnavailable, Reservation
+from gateway.limits import Amount, Left, LimitExceeded, LimitStoreUnavailable, Reservation
 from sessions.database import Database
 
 VERSION_2 = """
@@ -107,6 +107,13 @@ class SqliteLimits:
 
         await self._database.write(give_back)
 
+    async def look(self, tenant: str, limits: Limits) -> Left:
+        def read(connection: sqlite3.Connection) -> Left:
+            account, _ = _load(connection, tenant)
+            return left_of(self._as_of_now(account, limits), limits)
+
+        return await self._database.read(read)
+
     async def close(self) -> None:
         await self._database.close()
 
@@ -119,7 +126,10 @@ class SqliteLimits:
         account, leases = _load(connection, tenant)
         if (leases.running and leases.earliest <= now) or account.at > now:
             leases = _alive(connection, tenant, now)
-        return account.opened(limits, now, round(self._calendar() * 1000)), leases
+        return self._as_of_now(account, limits), leases
+
+    def _as_of_now(self, account: Account, limits: Limits) -> Account:
+        return account.opened(limits, round(self._clock() * 1000), round(self._calendar() * 1000))
 
 
 def _alive(connection: sqlite3.Connection, tenant: str, now: int) -> _Leases:

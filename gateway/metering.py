@@ -1,7 +1,8 @@
 """Reserving and settling a tenant's limits around a request, also when the store does not answer."""
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -114,6 +115,16 @@ class Meter:
         charge.parts = parts
         return charge
 
+    async def look(self, tenant: Tenant) -> None:
+        """Tell what is gone of a tenant's budgets, which may be another's doing, or a new day's."""
+        try:
+            left = await self._store.look(tenant.name, tenant.limits)
+        except LimitStoreUnavailable:
+            self._metrics.state_backend("limits", up=False)
+        else:
+            self._metrics.state_backend("limits", up=True)
+            self._tell(tenant, left)
+
     def _tell(self, tenant: Tenant, left: Left) -> None:
         for name, budget in left.items():
             if name in BUDGETS:
@@ -149,6 +160,15 @@ class Meter:
         except LimitStoreUnavailable as error:
             logger.warning("limits: not settled, the lease will expire: %s", error)
             self._metrics.state_backend("limits", up=False)
+
+
+async def look_at_budgets(meter: Meter, tenants: Callable[[], Iterable[Tenant]], every: float = 60.0) -> None:
+    """Run as a task: each `every` seconds at those of all tenants."""
+    while True:
+        for tenant in tenants():
+            if any(budgets(tenant.limits)):
+                await meter.look(tenant)
+        await asyncio.sleep(every)
 
 
 def _refused(refusal: LimitExceeded) -> ApiError:

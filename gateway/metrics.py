@@ -146,7 +146,7 @@ class Metrics:
         )  # fmt: skip
         self._spent = Gauge(
             "headrace_budget_spent",
-            "Money of a tenant's budget in the running day or month, as of its last request, with what was reserved.",
+            "Money of a tenant's budget that is gone in the running day or month, with what was reserved.",
             ("tenant", "period"), registry=make, multiprocess_mode="mostrecent",
         )  # fmt: skip
         self._sessions = Counter(

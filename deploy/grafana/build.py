@@ -189,7 +189,7 @@ TENANTS: list[Panel] = [
     ("Tiers that they use", "Tokens of answers in this range.", "none", "bargauge", 12, [
         ('topk(20, sum by (tenant, tier) (increase(headrace_tokens_total{kind="completion"}[$__range])))',
          "{{tenant}} {{tier}}")]),
-    ("Budgets", "What is gone of day's and month's, as of each tenant's last request.", "none", "timeseries", 12, [
+    ("Budgets", "What is gone of day's and month's.", "none", "timeseries", 12, [
         ("topk(10, max by (tenant, period) (headrace_budget_spent{}))", "{{tenant}} {{period}}")]),
     ("Reservations", "Taken, and refused by which limit; degraded: by its own counts.", "reqps", "timeseries", 12, [
         (rate("headrace_ratelimit_decisions_total", "limit, decision"), "{{limit}} {{decision}}")]),

@@ -81,7 +81,7 @@ class TenantState(_Part, frozen=True):
     input_tokens_per_minute: int | None
     output_tokens_per_minute: int | None
     parallel: int | None
-    spent_of_day: float  # of its budgets, as of its last request
+    spent_of_day: float  # of its budgets, as of a minute ago at most
     spent_of_month: float
     per_day: float | None
     per_month: float | None

@@ -176,6 +176,28 @@ async def test_a_budget_set_later_knows_what_was_spent_before(limits: LimitStore
     assert refusal.value.left["budget_month"].remaining == 0.25
 
 
+async def test_a_look_tells_what_is_left_and_takes_nothing(limits: LimitStore, clock: "Clock") -> None:
+    allowed = Limits(
+        requests_per_minute=2, tokens_per_minute=100, parallel=1, budget=Budget(per_day=1.0, per_month=10.0)
+    )
+    clock.milliseconds = CHRISTMAS
+    assert (await limits.look("acme", allowed))["budget_day"].remaining == 1.0
+    taken = await limits.reserve(
+        "acme", allowed, "a", Amount(tokens=40, input=30, output=10, money=NANO // 4)
+    )
+    for _ in range(3):
+        assert await limits.look("acme", allowed) == taken.left
+    assert taken.left["budget_day"].remaining == 0.75
+    await limits.settle(taken, allowed, Amount(tokens=40, input=30, output=10, money=NANO // 2))
+    clock.milliseconds += MINUTE
+    tomorrow = await limits.look("acme", allowed)
+    assert {name: left.remaining for name, left in tomorrow.items()} == {
+        "requests": 2, "tokens": 100, "budget_day": 1.0, "budget_month": 9.5,
+    }  # fmt: skip
+    assert tomorrow["budget_day"].reset == (DAY - 30_000) / 1000
+    assert await limits.look("nobody", Limits()) == {}
+
+
 async def test_settling_gives_back_what_was_not_used_once(limits: LimitStore) -> None:
     allowed = Limits(tokens_per_minute=100, parallel=10)
     reservation = await limits.reserve("acme", allowed, "a", tokens(100))

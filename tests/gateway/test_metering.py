@@ -1,14 +1,17 @@
 """The part of one gateway among several, and what is told of the store."""
 
+import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 from gateway.config import Budget, Limits, Tenant
-from gateway.limits import NOTHING
+from gateway.limits import NOTHING, Amount
 from gateway.limits_guard import GuardedLimits
 from gateway.limits_memory import MemoryLimits
 from gateway.limits_sqlite import SqliteLimits
-from gateway.metering import Meter, share_of
+from gateway.metering import Meter, look_at_budgets, share_of
 from gateway.metrics import Metrics
+from gateway.prices import NANO
 
 
 def test_a_share_is_rounded_up_and_nobody_is_left_with_nothing() -> None:
@@ -38,3 +41,29 @@ async def test_who_has_no_limits_says_nothing_of_the_store(tmp_path: Path) -> No
     (tmp_path / "folder").unlink()
     assert [await up_after(tenant) for tenant in (free, limited)] == [0, 1]
     await store.close()
+
+
+async def test_budgets_are_looked_at_though_nobody_asks_for_anything() -> None:
+    """Else nothing would be gone of one after a restart, and all of it after midnight, until the tenant comes again."""
+    store, metrics, today = (
+        MemoryLimits(calendar=lambda: now[0]),
+        Metrics(["7b"], {}, ["acme", "free"]),
+        20_000,
+    )
+    now = [today * 86_400.0]
+    acme = Tenant(name="acme", limits=Limits(budget=Budget(per_day=2, per_month=9)))
+    await store.reserve("acme", acme.limits, "elsewhere", Amount(money=NANO))
+    meter = Meter(store, MemoryLimits(), metrics)
+
+    async def spent() -> dict[str, float]:
+        looking = asyncio.create_task(look_at_budgets(meter, lambda: [Tenant(name="free"), acme]))
+        await asyncio.sleep(0.01)
+        looking.cancel()
+        with suppress(asyncio.CancelledError):
+            await looking
+        told = metrics.totals().by("headrace_budget_spent", "tenant", "period")
+        return {period: money for (tenant, period), money in told.items() if tenant == "acme"}
+
+    assert await spent() == {"day": 1, "month": 1}
+    now[0] += 86_400
+    assert await spent() == {"day": 0, "month": 1}
