@@ -213,6 +213,10 @@ class Dispatcher:
             if held.deltas:
                 usage = held.used(errand.outlook.encoded.length(replica))
                 self._books.set_aside(request, errand.charge, tier, entry, held.last, usage)
+            if held.last is not None:  # nobody gets it, but its engine has made all of it
+                self._metrics.generation(
+                    replica.name, usage, held.last.timings, request.n, request.max_tokens
+                )
 
         first = route.order[0]
         return Plan(

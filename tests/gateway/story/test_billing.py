@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from backends.backend import Delta, Generation, Unavailable, Usage
+from backends.backend import Delta, Generation, Timings, Unavailable, Usage
 from backends.prompt import ChatMessage, Prompt
 from classifier import Assessment
 from gateway.config import Cascade, Limits, Price, Server, Telemetry, Tenant
@@ -55,7 +56,7 @@ class Rig:
         self.small = backend("7b/0", confident.answer(*[confident.UNSURE] * 40, cached=4))
         self.large = backend("70b/0", confident.answer(*[confident.SURE] * 6, text="L"))
         self.tiers = [tier_of("7b", self.small, price=SMALL), tier_of("70b", self.large, price=LARGE)]
-        self.limits, self.metrics = Watched(), Metrics(["7b", "70b"], {}, ["acme"])
+        self.limits, self.metrics = Watched(), Metrics(["7b", "70b"], {"7b/0": "m"}, ["acme"])
         self.sessions = SqliteSessions(folder / "sessions.sqlite", always(60.0))
         self.ledger = Ledger()
 
@@ -127,6 +128,20 @@ async def test_the_worst_case_of_the_chain_is_reserved_and_both_attempts_are_pai
     assert rig.total("headrace_ledger_tokens_total", outcome="escalated", kind="completion") == 32
     assert rig.total("headrace_ledger_tokens_total", outcome="answered", kind="completion") == 6
     assert rig.total("headrace_tokens_total", kind="completion") == 38
+
+
+@pytest.mark.parametrize(("when", "counted"), [("end", 1), ("hold", 0)])
+async def test_a_whole_answer_that_nobody_gets_is_one_of_its_engine_s(
+    rig: Rig, when: str, counted: int
+) -> None:
+    """As its engine tells of all that ended by itself, in other series of the same names."""
+    *begun, last = rig.confident.answer(*[rig.confident.UNSURE] * 40, cached=4)
+    times = Timings(arrived=1.0, scheduled=1.5, first_token=2.0, finished=5.0)
+    rig.small.scripts = [[*begun, structs.replace(last, timings=times)]]
+    await rig.text(await rig.dispatcher().run(rig.request(cascade={"when": when})))
+    assert [entry.outcome for entry in rig.ledger.entries] == ["escalated", "answered"]
+    assert rig.total("vllm:e2e_request_latency_seconds_count", engine="7b/0") == counted
+    assert rig.total("vllm:request_generation_tokens_sum", engine="7b/0") == 40 * counted
 
 
 async def test_by_the_answer_alone_where_that_is_the_rule(rig: Rig) -> None:
