@@ -1,7 +1,9 @@
 """What training leaves behind: `weights.npz` and `reference.npz` (plain arrays, never pickled), and `meta.json`.
 
-The classifier is linear: logits = bias + clip(structure, low, high) @ structure weights + grams @ gram weights.
-One column per head: P(good) of each tier, then one per task.
+With look = structure, clipped to [low, high], and meaning, the logits are
+    bias + structure @ structure weights + grams @ gram weights, and, for the tiers, + waves @ wave weights
+where waves = cos(look @ directions + phases). One column per head: each tier, then one per task. What they
+say of a tier is tempered by `classifier.doubt`.
 """
 
 import hashlib
@@ -17,11 +19,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from classifier import Task, features
-from classifier.features import BUCKETS, STRUCTURE, Features
+from classifier import Task, features, lexicon
+from classifier.doubt import Doubt
+from classifier.features import BUCKETS, LOOK, STRUCTURE, Features
 from classifier.figures import Figures
 
-FORMAT = 2
+FORMAT = 3
 SHIPPED = Path(__file__).parent / "artefact"
 WEIGHTS, REFERENCE, META = "weights.npz", "reference.npz", "meta.json"
 
@@ -45,42 +48,56 @@ class Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """S structure features, B buckets, H heads."""
+    """S structure features, L of the look, B buckets, W waves, T tiers, H heads."""
 
     structure: NDArray[np.float32]  # (S, H)
     grams: NDArray[np.float32]  # (B, H); kept as float16 in the file
     bias: NDArray[np.float32]  # (H,)
-    low: NDArray[
-        np.float32
-    ]  # (S,): structure below it is raised to it, so that odd prompts stay near known ones
+    low: NDArray[np.float32]  # (S,): what is below is raised to it, so that odd prompts stay near known ones
     high: NDArray[np.float32]  # (S,)
+    directions: NDArray[np.float32]  # (L, W)
+    phases: NDArray[np.float32]  # (W,)
+    waves: NDArray[np.float32]  # (W, T)
+    doubt: Doubt
 
     def logits(self, of: Features) -> NDArray[np.float32]:
-        """(H,). Without BLAS, whose threads would cost more than they save."""
+        """(H,), before any doubt. Without BLAS, whose threads would cost more than they save."""
         structure = np.minimum(np.maximum(of.structure, self.low), self.high)
         logits: NDArray[np.float32] = (
             self.bias
             + np.einsum("s,sh->h", structure, self.structure)
             + np.einsum("b,bh->h", of.weights, self.grams[of.buckets])
         )
+        look = np.concatenate([structure, of.meaning])
+        waves = np.cos(np.einsum("l,lw->w", look, self.directions) + self.phases)
+        logits[: self.waves.shape[1]] += np.einsum("w,wt->t", waves, self.waves)
         return logits
 
-    def check(self, heads: int) -> None:
+    def check(self, tiers: int, tasks: int) -> None:
         """Raises ArtefactError when a shape is wrong or a number is not finite."""
-        structure, grams = len(STRUCTURE), BUCKETS
+        heads, waves = tiers + tasks, len(self.phases)
         shapes = {
-            "structure": (structure, heads),
-            "grams": (grams, heads),
+            "structure": (len(STRUCTURE), heads),
+            "grams": (BUCKETS, heads),
             "bias": (heads,),
-            "low": (structure,),
-            "high": (structure,),
+            "low": (len(STRUCTURE),),
+            "high": (len(STRUCTURE),),
+            "directions": (LOOK, waves),
+            "phases": (waves,),
+            "waves": (waves, tiers),
+            "usual": (tiers,),
+            "slopes": (2,),
         }
         for name, shape in shapes.items():
-            array = getattr(self, name)
+            array = getattr(self if name in _OWN else self.doubt, name)
             if array.shape != shape:
                 raise ArtefactError(f"{WEIGHTS}: {name} has the shape {array.shape}, not {shape}")
             if not np.isfinite(array).all():
                 raise ArtefactError(f"{WEIGHTS}: {name} holds numbers that are not finite")
+
+
+_OWN = frozenset(Weights.__dataclass_fields__) - {"doubt"}
+_DOUBT = frozenset(Doubt.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +121,11 @@ def mark(question: str) -> int:
 
 def pack(weights: Weights) -> bytes:
     """The bytes of weights.npz; the same weights give the same bytes."""
-    arrays = {name: getattr(weights, name) for name in Weights.__dataclass_fields__}
-    return _zipped(arrays | {"grams": weights.grams.astype(np.float16)})
+    arrays = {name: getattr(weights, name) for name in sorted(_OWN)}
+    arrays |= {name: getattr(weights.doubt, name) for name in sorted(_DOUBT)}
+    return _zipped(
+        arrays | {"grams": weights.grams.astype(np.float16), "known": np.packbits(weights.doubt.known)}
+    )
 
 
 def pack_reference(reference: Reference) -> bytes:
@@ -121,8 +141,20 @@ def _zipped(arrays: dict[str, Any]) -> bytes:
 
 def unpack(data: bytes) -> Weights:
     """Raises ArtefactError."""
-    arrays = _unzipped(data, WEIGHTS, Weights.__dataclass_fields__)
-    return Weights(**{name: _floats(array, WEIGHTS, name) for name, array in arrays.items()})
+    arrays = _unzipped(data, WEIGHTS, sorted(_OWN | _DOUBT))
+    known = arrays.pop("known")
+    floats = {name: _floats(array, WEIGHTS, name) for name, array in arrays.items()}
+    doubt = Doubt(known=_flags(known), **{name: floats.pop(name) for name in sorted(_DOUBT - {"known"})})
+    return Weights(**floats, doubt=doubt)
+
+
+def _flags(packed: Any) -> NDArray[np.bool_]:
+    """One for each word of the lexicon."""
+    count = len(lexicon.shipped().hashes)
+    if packed.dtype != np.uint8 or packed.shape != (-(-count // 8),):
+        raise ArtefactError(f"{WEIGHTS}: known does not go with the lexicon's {count} words")
+    flags: NDArray[np.bool_] = np.unpackbits(packed, count=count).astype(bool)
+    return flags
 
 
 def _unzipped(data: bytes, file: str, names: Iterable[str]) -> dict[str, Any]:
@@ -155,7 +187,7 @@ def load(folder: Path) -> tuple[Weights, Meta]:
     """Raises ArtefactError for a file that is missing, damaged, or made for other features."""
     meta = _meta(folder)
     weights = unpack(_described(folder, WEIGHTS, meta.weights))
-    weights.check(len(meta.tiers) + len(meta.tasks))
+    weights.check(len(meta.tiers), len(meta.tasks))
     return weights, meta
 
 

@@ -1,7 +1,8 @@
 """The model card that lies beside an artefact, with the figures that were measured of it."""
 
 from classifier import corpus
-from classifier.artefact import Meta
+from classifier.artefact import Meta, Weights
+from classifier.doubt import trust
 from classifier.features import BUCKETS, STRUCTURE
 from classifier.figures import pages
 
@@ -15,14 +16,21 @@ Made by `headrace train`; do not edit. It reads a prompt, before any model has r
 - which task it is: {tasks}.
 
 ## What it is
-A linear model over {structure} structure features and {buckets:,} buckets of hashed word 1- and 2-grams, taken from
-the first and the last 2,000 characters. Each tier has a calibrated logistic head; a dearer tier's estimate is never
-below a cheaper one's. `{dearest}` minus `{cheapest}` is what a request may gain by the dearer tier, and it is this gain
-that routing should weigh: a prompt that is hopeless for the largest tier too is hard, and gains nothing there.
+A model over {structure} structure features, {buckets:,} buckets of hashed word 1- and 2-grams, taken from the first
+and the last 2,000 characters, and the mean of its words' vectors, of a table of {words:,} English words. The table was
+made from the input embeddings of Qwen2.5-Coder-1.5B-Instruct (Apache-2.0); no model runs. The heads are linear in these
+and in {waves} random Fourier features of structure and meaning. Each tier has a calibrated logistic head; what sets
+tiers apart is learnt more cautiously than what they share, and a dearer tier's estimate is never below a cheaper one's.
+`{dearest}` minus `{cheapest}` is what a request may gain by the dearer tier, and it is this gain that routing should
+weigh: a prompt that is hopeless for the largest tier too is hard, and gains nothing there.
+
+It doubts what it has not seen: the more of a prompt's words were not met in fitting, the nearer its estimates are to
+each tier's usual share of good answers ({usual}). With all words known it trusts what it has learnt to {most:.0%}, with
+half of them to {half:.0%}, with none to {none:.0%}; this was fitted on kinds of prompts that were left out in turn.
 
 ## What it was fitted on
 {origin} A fifth of the questions, chosen by a hash of their text, was kept out of all fitting and of all choices: the
-penalty, the scale of the n-grams and the number of buckets come from cross-validation on the other four fifths and on
+penalties, the scales of the features and their number come from cross-validation on the other four fifths and on
 public outcomes of other models. SHA-256 of the files:
 
 {data}
@@ -60,8 +68,10 @@ _OF_LLAMA = """\
 """
 
 
-def render(meta: Meta) -> str:
+def render(meta: Meta, weights: Weights) -> str:
     """The card as Markdown."""
+    doubt = weights.doubt
+    most, half, none = (float(trust(unknown, doubt.slopes)) for unknown in (0.0, 0.5, 1.0))
     public = corpus.TIER_OUTCOMES in meta.data
     tiers = ", ".join(meta.tiers)
     return _TEXT.format(
@@ -69,6 +79,12 @@ def render(meta: Meta) -> str:
         tasks=", ".join(meta.tasks),
         structure=len(STRUCTURE),
         buckets=BUCKETS,
+        words=len(doubt.known),
+        waves=len(weights.phases),
+        usual=", ".join(f"{name} {share:.2f}" for name, share in zip(meta.tiers, doubt.usual, strict=True)),
+        most=most,
+        half=half,
+        none=none,
         dearest=meta.tiers[-1],
         cheapest=meta.tiers[0],
         origin=_PUBLIC if public else _OWN.format(tiers=tiers),

@@ -1,4 +1,4 @@
-"""Numbers from a prompt's text: what it looks like (structure), and which words it holds (hashed grams).
+"""Numbers from a prompt's text: what it looks like (structure), which words it holds (hashed grams), what they mean.
 
 Everything works on the bytes of at most 4,000 characters, the first and the last 2,000, so that a long prompt
 costs no more than a short one. Changing anything here changes `VERSION`, which an artefact records.
@@ -12,9 +12,10 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from classifier import lexicon
 from classifier.rules import RULES, Words
 
-VERSION = 2
+VERSION = 3
 BUCKETS = 32768  # a power of two
 WINDOW = 2000  # characters kept at either end
 
@@ -71,13 +72,19 @@ STRUCTURE: tuple[str, ...] = (
 )
 
 
+LOOK = len(STRUCTURE) + lexicon.DIMENSIONS
+
+
 class Features(NamedTuple):
     """`structure` has the shape (len(STRUCTURE),). The grams are distinct `buckets` of hashed word 1- and 2-grams and
-    their `weights`: square roots of counts, at Euclidean length 1."""
+    their `weights`: square roots of counts, at Euclidean length 1. `words` are the rows of the lexicon of the words
+    that it knows, as often as they occur; `meaning` is their mean, (lexicon.DIMENSIONS,)."""
 
     structure: NDArray[np.float32]
     buckets: NDArray[np.intp]
     weights: NDArray[np.float32]
+    words: NDArray[np.intp]
+    meaning: NDArray[np.float32]
 
 
 def extract(text: str) -> Features:
@@ -93,7 +100,10 @@ def extract(text: str) -> Features:
         *[words.first in openers for openers in _OPENERS.values()],
         *[rule(words) for rule in RULES.values()],
     ]
-    return Features(np.array(structure, np.float32), *_grams(tokens))
+    hashes = np.array([crc32(token) for token in tokens], np.uint32)
+    known = lexicon.shipped()
+    found = known.find(hashes)
+    return Features(np.array(structure, np.float32), *_grams(hashes), found, known.mean(found))
 
 
 def _sizes(characters: int, words: Words) -> tuple[float, ...]:
@@ -118,8 +128,7 @@ def _shares(raw: bytes) -> list[float]:
     return [classes.count(number) / size for number in range(1, len(_CLASSES) + 1)]
 
 
-def _grams(tokens: list[bytes]) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-    singles = np.array([crc32(token) for token in tokens], np.uint32)
+def _grams(singles: NDArray[np.uint32]) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
     pairs = singles[:-1] * _GOLDEN + singles[1:]  # wraps around at 2^32
     hashes = np.concatenate([singles, pairs ^ (pairs >> np.uint32(15))])
     buckets, counts = _counted((hashes % BUCKETS).astype(np.intp))

@@ -94,8 +94,9 @@ def _refitted_pages(again: Refitted, columns: Sequence[str]) -> list[str]:
         draws = ", ".join(f"{draw:.3f}" for draw in few.draws)
         parts.append(f"With {few.labels:,} labels: APGR {few.apgr:.3f} on the other rows (draws: {draws}).")
     parts += [
-        f"Fitted on all sources but {source}, {compared.rows} rows of it:\n\n{_table(compared)}"
-        for source, compared in again.leave_one_source_out.items()
+        f"Fitted on all sources but {source}, {out.rows} rows of it:\n\n{_table(out)}\n\n"
+        f"Calibration error: {out.ece:.3f}; without doubt {out.ece_without_doubt:.3f}."
+        for source, out in again.leave_one_source_out.items()
     ]
     return parts
 

@@ -40,9 +40,10 @@ class Classifier:
     def assess(self, text: str) -> Assessment:
         """Never raises."""
         started = time.perf_counter()
-        logits = self._weights.logits(extract(text))
+        found = extract(text)
+        logits = self._weights.logits(found)
         tiers = len(self._tiers)
-        good = rising(logits[:tiers])
+        good = self._weights.doubt.temper(rising(logits[:tiers]), found)
         return Assessment(
             task=self._tasks[int(logits[tiers:].argmax())],
             good=dict(zip(self._tiers, good.tolist(), strict=True)),

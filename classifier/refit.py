@@ -1,84 +1,111 @@
 """What own labels are worth: heads of the same kind, fitted on the graded answers themselves and measured on others.
 
-Three ways: cross-validated over folds of questions; with few labels; and on sources that were left out of fitting.
+Three ways: cross-validated over folds of questions; with few labels; and on sources that were left out of fitting, with
+the doubt that the other sources teach.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from classifier import corpus
 from classifier.corpus import Outcome
-from classifier.fit import choose_penalty, fit_head, folds_of, inputs_of
-from classifier.measures import Floats, apgr
-from classifier.model import rising
-from classifier.ranking import Compared, compare, gains_by_source
-from classifier.refitted import FewLabels, Refitted
-from classifier.router import FEWEST, all_tiers, qualities
+from classifier.doubting import Sight, fit_slopes, folds_seen, kinds_seen
+from classifier.heads import Penalties, choose_penalties, folds_of, judge
+from classifier.inputs import Inputs, inputs_of
+from classifier.measures import Floats, apgr, calibration_error
+from classifier.ranking import compare, gains_by_source
+from classifier.refitted import FewLabels, LeftOut, Refitted
+from classifier.router import all_tiers, qualities
 
 LABELS = 1500
 DRAWS = 5
 
 
 def refit(rows: Sequence[Outcome], prices: Sequence[float]) -> Refitted:
-    """`rows`: all that there are, whatever the artefact was fitted on. Except for few labels, the penalty is chosen by
-    more than what each estimate may see: by all rows that are not held out."""
-    inputs, _ = inputs_of([row.prompt for row in rows])
+    """`rows`: all that there are, whatever the artefact was fitted on. Except for few labels, the penalties are chosen
+    by more than what each estimate may see: by all rows that are not held out."""
     ratio = prices[0] / prices[-1]
     folds, by_source = folds_of(rows), gains_by_source(rows, rows)
-    seen = np.flatnonzero(folds != corpus.FOLDS)
-    heads = _Heads(inputs, rows, choose_penalty(inputs[seen], [rows[i] for i in seen.tolist()]))
-    good = np.zeros((len(rows), len(rows[0].good)))
-    for fold in np.unique(folds):
-        good[folds == fold] = heads.judge(np.flatnonzero(folds != fold), np.flatnonzero(folds == fold))
+    seen, quality = np.flatnonzero(folds != corpus.FOLDS), qualities(rows)
+    inputs = inputs_of([row.prompt for row in rows])
+    chosen = choose_penalties(inputs.tiers[seen], quality[seen], folds[seen])
+    heads = _Heads(inputs, rows, quality, folds, chosen)
+    good = heads.crossed()
     return Refitted(
         cross_validated=compare(good[:, -1] - good[:, 0], rows, by_source, ratio),
-        all_tiers=all_tiers(good, qualities(rows), prices, [row.question for row in rows]),
-        few_labels=_few(heads, rows) if len(rows) >= 2 * LABELS else None,
-        leave_one_source_out=_by_source(heads, rows, by_source, ratio),
+        all_tiers=all_tiers(good, quality, prices, [row.question for row in rows]),
+        few_labels=_few(heads) if len(rows) >= 2 * LABELS else None,
+        leave_one_source_out=_by_source(heads, by_source, ratio),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Heads:
-    inputs: Any
+    inputs: Inputs
     rows: Sequence[Outcome]
-    penalty: float
+    quality: Floats
+    folds: NDArray[np.intp]
+    penalties: Penalties
 
     def judge(self, known: NDArray[np.intp], asked: NDArray[np.intp]) -> Floats:
         """P(good) (asked, tiers) by heads fitted on the `known` rows."""
-        quality = qualities(self.rows)[known]
-        heads = [fit_head(self.inputs[known], good, self.penalty) for good in quality.T]
-        return rising(np.array([head.decision_function(self.inputs[asked]) for head in heads])).T
+        return judge(self.inputs.tiers, self.quality, known, asked, self.penalties)
+
+    def crossed(self) -> Floats:
+        """P(good) of all rows by heads that have not seen their fold."""
+        good = np.zeros(self.quality.shape)
+        for fold in np.unique(self.folds):
+            good[self.folds == fold] = self.judge(
+                np.flatnonzero(self.folds != fold), np.flatnonzero(self.folds == fold)
+            )
+        return good
 
 
-def _few(heads: _Heads, rows: Sequence[Outcome]) -> FewLabels:
-    gain = np.array([row.good[-1] - row.good[0] for row in rows])
+def _few(heads: _Heads) -> FewLabels:
+    gain = heads.quality[:, -1] - heads.quality[:, 0]
     random = np.random.default_rng(0)
     draws = []
     for _ in range(DRAWS):
-        order = random.permutation(len(rows))
+        order = random.permutation(len(gain))
         known, asked = order[:LABELS], order[LABELS:]
-        penalty = choose_penalty(heads.inputs[known], [rows[i] for i in known.tolist()])
-        good = replace(heads, penalty=penalty).judge(known, asked)
+        penalties = choose_penalties(heads.inputs.tiers[known], heads.quality[known], heads.folds[known])
+        good = replace(heads, penalties=penalties).judge(known, asked)
         draws.append(apgr(good[:, -1] - good[:, 0], gain[asked]))
     return FewLabels(labels=LABELS, apgr=float(np.mean(draws)), draws=tuple(draws))
 
 
-def _by_source(
-    heads: _Heads, rows: Sequence[Outcome], by_source: Floats, ratio: float
-) -> dict[str, Compared]:
-    sources = np.array([row.source for row in rows])
-    found = {}
-    for source in sorted(set(sources.tolist())):
-        asked = np.flatnonzero(sources == source)
-        known = np.flatnonzero(sources != source)
-        if len(asked) < FEWEST or not len(known):
-            continue
-        good = heads.judge(known, asked)
-        inside = [rows[i] for i in asked.tolist()]
-        found[source] = compare(good[:, -1] - good[:, 0], inside, by_source[asked], ratio)
-    return found
+def _by_source(heads: _Heads, by_source: Floats, ratio: float) -> dict[str, LeftOut]:
+    """Trust in each is fitted without it."""
+    sources = np.array([row.source for row in heads.rows])
+    alone = heads.inputs, heads.rows, sources, heads.penalties
+    out = list(kinds_seen(*alone))
+    known = list(folds_seen(*alone)) if out else []
+    return {
+        str(sight.kind): _left_out(
+            sight,
+            [*known, *(other for other in out if other is not sight)],
+            [row for row in heads.rows if row.source == sight.kind],
+            by_source[sources == sight.kind],
+            ratio,
+        )
+        for sight in out
+    }
+
+
+def _left_out(
+    sight: Sight, others: Sequence[Sight], rows: Sequence[Outcome], by_source: Floats, ratio: float
+) -> LeftOut:
+    good = sight.tempered(fit_slopes(others))
+    return LeftOut(
+        **msgspec.structs.asdict(compare(good[:, -1] - good[:, 0], rows, by_source, ratio)),
+        ece=_error(good, sight.good),
+        ece_without_doubt=_error(sight.learnt, sight.good),
+    )
+
+
+def _error(good: Floats, quality: Floats) -> float:
+    return float(np.mean([calibration_error(*tier) for tier in zip(good.T, quality.T, strict=True)]))

@@ -14,8 +14,15 @@ class FewLabels(msgspec.Struct, frozen=True, kw_only=True):
     draws: tuple[float, ...]
 
 
+class LeftOut(Compared, frozen=True, kw_only=True):
+    """A source that was left out of fitting. `ece`: the mean over the tiers; without doubt, of what the heads say."""
+
+    ece: float
+    ece_without_doubt: float
+
+
 class Refitted(msgspec.Struct, frozen=True, kw_only=True):
     cross_validated: Compared
     all_tiers: AllTiers  # cross-validated too
     few_labels: FewLabels | None  # None where there are hardly more rows than that
-    leave_one_source_out: dict[str, Compared]
+    leave_one_source_out: dict[str, LeftOut]

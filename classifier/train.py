@@ -97,7 +97,9 @@ def train_own(files: Sequence[Path], tiers: Sequence[str], prices: Sequence[floa
 def save(trained: Trained, out: Path) -> None:
     """The artefact and its model card. Raises OSError."""
     artefact.save(out, trained.weights, trained.reference, trained.meta)
-    (out / card.NAME).write_text(card.render(trained.meta), encoding="utf-8")
+    (out / card.NAME).write_text(
+        card.render(trained.meta, artefact.unpack(trained.weights)), encoding="utf-8"
+    )
 
 
 def _fitted(rows: Sequence[Outcome]) -> list[Outcome]:

@@ -6,13 +6,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from classifier.fit import fit_head, inputs_of
+from classifier.heads import USUAL, judge
+from classifier.inputs import inputs_of
 from classifier.measures import Floats
-from classifier.model import rising
 from gateway.learning.outcomes import fold
 from gateway.learning.recordings import Recording
-
-PENALTY = 0.04
 
 
 def expected(prompts: Sequence[str], good: Floats, folds: NDArray[np.intp]) -> Floats:
@@ -20,13 +18,11 @@ def expected(prompts: Sequence[str], good: Floats, folds: NDArray[np.intp]) -> F
 
     `good` (N, T): the outcomes; `folds` (N,).
     """
-    inputs, _ = inputs_of(prompts)
+    inputs = inputs_of(prompts).tiers
     told = np.full(good.shape, 0.5)
     for held in np.unique(folds):
         known, asked = np.flatnonzero(folds != held), np.flatnonzero(folds == held)
-        heads = [fit_head(inputs[known], quality, PENALTY) for quality in good[known].T]
-        logits = np.array([head.decision_function(inputs[asked]) for head in heads])
-        told[asked] = rising(logits).T
+        told[asked] = judge(inputs, good, known, asked, USUAL)
     return told
 
 

@@ -68,8 +68,10 @@ def test_packing_gives_the_same_bytes_and_loses_nothing_more_than_once() -> None
     weights, _ = artefact.load(SHIPPED)
     assert artefact.pack(weights) == artefact.pack(weights) == (SHIPPED / WEIGHTS).read_bytes()
     again = artefact.unpack(artefact.pack(weights))
-    for name in ("structure", "grams", "bias", "low", "high"):
+    for name in ("structure", "grams", "bias", "low", "high", "directions", "phases", "waves"):
         np.testing.assert_array_equal(getattr(again, name), getattr(weights, name))
+    for name in ("known", "usual", "slopes"):
+        np.testing.assert_array_equal(getattr(again.doubt, name), getattr(weights.doubt, name))
 
 
 @pytest.mark.parametrize(
@@ -81,8 +83,8 @@ def test_packing_gives_the_same_bytes_and_loses_nothing_more_than_once() -> None
         (lambda folder: (folder / META).write_bytes(b'"\xff"'), "meta.json: "),
         (lambda folder: edit(folder, tiers=5), r"meta.json: Expected `array`, got `int` - at `\$.tiers`"),
         (lambda folder: edit(folder, extra=5), "meta.json: Object contains unknown field `extra`"),
-        (lambda folder: edit(folder, format=1), "meta.json: format is version 1, not 2; train again"),
-        (lambda folder: edit(folder, features=0), "meta.json: features is version 0, not 2; train again"),
+        (lambda folder: edit(folder, format=1), "meta.json: format is version 1, not 3; train again"),
+        (lambda folder: edit(folder, features=0), "meta.json: features is version 0, not 3; train again"),
         (
             lambda folder: (folder / WEIGHTS).write_bytes(b""),
             "weights.npz: is not the file that meta.json describes",
@@ -96,6 +98,18 @@ def test_packing_gives_the_same_bytes_and_loses_nothing_more_than_once() -> None
         (lambda folder: replace(folder, without_bias()), "weights.npz: bias"),
         (lambda folder: replace(folder, damaged(200)), "weights.npz: "),
         (lambda folder: replace(folder, damaged(20_000)), "weights.npz: "),
+        (
+            lambda folder: replace(folder, arrays(known=np.zeros(9, np.uint8))),
+            "weights.npz: known does not go with the lexicon's",
+        ),
+        (
+            lambda folder: replace(folder, arrays(slopes=np.zeros(3))),
+            r"weights.npz: slopes has the shape \(3,\), not \(2,\)",
+        ),
+        (
+            lambda folder: replace(folder, arrays(phases=np.zeros(0))),
+            r"weights.npz: directions has the shape",
+        ),
         (
             lambda folder: replace(folder, arrays(bias=np.full(10, np.nan))),
             "weights.npz: bias holds numbers that are",

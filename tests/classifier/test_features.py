@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from classifier import lexicon
 from classifier.features import BUCKETS, STRUCTURE, VERSION, WINDOW, Features, extract
 
 ANY_TEXT = st.text(st.characters(), max_size=300)  # lone surrogates and NULs among them
@@ -75,7 +76,8 @@ def test_structure_tells_what_it_says() -> None:
 def test_features_are_those_of_this_version() -> None:
     """A change of features makes artefacts useless: raise VERSION, train again, and then this sum."""
     features = extract("Write a Python function that adds 12 and 30.\n\nWhy is the sky blue? übersetze")
-    assert (VERSION, len(STRUCTURE), crc32(repr(features.buckets.tolist()).encode())) == (2, 57, 4096978361)
+    assert (VERSION, len(STRUCTURE), crc32(repr(features.buckets.tolist()).encode())) == (3, 57, 4096978361)
+    assert crc32(lexicon.SHIPPED.read_bytes()) == 1352535056
     assert float(features.structure.sum()) == pytest.approx(17.8427, abs=1e-3)
 
 

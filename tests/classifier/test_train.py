@@ -10,7 +10,7 @@ import pytest
 
 from classifier import artefact, card, corpus, figures
 from classifier.artefact import META, REFERENCE, WEIGHTS
-from classifier.fit import fit_head
+from classifier.heads import fit_head
 from classifier.model import Classifier
 from classifier.train import main, train
 
@@ -85,6 +85,8 @@ def test_own_answers_give_heads_for_own_tiers_beside_the_shipped_tasks(tmp_path:
     proof, apple = mine.assess("Prove lemma 999").good, mine.assess("Name the colour of apple 999").good
     assert list(proof) == ["small", "large"]
     assert proof["large"] - proof["small"] > 0.4 > 0.2 > apple["large"] - apple["small"]
+    strange = mine.assess("Which volcano erupted beneath an Icelandic glacier?").good
+    assert apple["small"] - 0.2 > strange["small"] > proof["small"] + 0.2
     for prompt in ("Translate to French: the tree.", "Write a poem about autumn", "What is 17 * 23?"):
         assert mine.assess(prompt).task == shipped.assess(prompt).task
     text = (out / card.NAME).read_text()
