@@ -36,7 +36,7 @@ def limits_of(setting: Setting, clock: Clock) -> Limits:
 
 def row_of(family: str, case: Case, limits: Limits, clock: Clock) -> Row:
     """A kernel that fails, or is wrong, is a row that says so."""
-    name = f"{family}: {case.name}"
+    name = f"{family}: {case.name} [{', '.join(case.kernels)}]"
     try:
         difference = error(*case.check())
         clock.wait()

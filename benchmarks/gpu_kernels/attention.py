@@ -6,7 +6,7 @@ import torch
 
 from backends.kernels.cuda import Cuda
 from backends.kernels.kv_formats import quantize
-from backends.kernels.layout import KVCache, LayerRule, Layout, Scheme, Span
+from backends.kernels.layout import LONG, KVCache, LayerRule, Layout, Scheme, Span
 from backends.kernels.reference import Kernels
 from benchmarks.gpu_kernels.case import Case, Setting
 
@@ -57,6 +57,7 @@ def _case(
     read = sum(min(span.stop, window or span.stop) for span in spans)
     return Case(
         name=name,
+        kernels=("attend", "merge") if any(count < LONG for _, count in lengths) else ("attend",),
         check=lambda: ((ours.attend(0, q, layout),), (plain.attend(0, q, layout),)),
         run=lambda: ours.attend(0, q, layout),
         bytes=read * kv_heads * size * 2 * cache_dtype.itemsize + 2 * q.nbytes,

@@ -30,13 +30,14 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`check` gives what the kernel makes and what it should; `run` is what is timed, and may change its inputs.
+    """`check` gives what the kernels make and what they should; `run` is what is timed, and may change its inputs.
 
     `bytes`: what has to be read and written once; `operations`: of matrix products, two for a multiply-add.
     `tolerance`: the largest difference, beside the largest number that should be; 0: bit by bit.
     """
 
     name: str
+    kernels: tuple[str, ...]
     check: Callable[[], tuple[Tensors, Tensors]]
     run: Callable[[], object]
     bytes: float

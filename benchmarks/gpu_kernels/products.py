@@ -16,6 +16,8 @@ from benchmarks.gpu_kernels.case import Case, Kind, Setting
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 
+PRODUCT = ("multiply", "finish")  # the latter with few rows
+
 
 def cases(setting: Setting) -> Iterator[Case]:
     columns = setting.size(4096, 256)
@@ -64,6 +66,7 @@ def _weight_only(setting: Setting, name: str, weight: Packed, rows: int) -> Case
     x = setting.normal(rows, weight.columns)
     return Case(
         name=f"{name}, {rows} rows",
+        kernels=PRODUCT,
         check=lambda: ((ours.weight_only(x, weight),), (plain.weight_only(x, weight),)),
         run=partial(ours.weight_only, x, weight),
         bytes=weight.nbytes + x.nbytes + rows * weight.channels * x.element_size(),
@@ -77,6 +80,7 @@ def _scaled(setting: Setting, name: str, weight: Packed, rows: int, kind: Kind) 
     args, dtype = (x, scales, weight), setting.dtype
     return Case(
         name=f"{name}, {rows} rows",
+        kernels=PRODUCT,
         check=lambda: ((ours.scaled(*args, dtype=dtype),), (plain.scaled(*args, dtype=dtype),)),
         run=partial(ours.scaled, *args, dtype=dtype),
         bytes=weight.nbytes + x.nbytes + scales.nbytes + rows * weight.channels * dtype.itemsize,
@@ -90,6 +94,7 @@ def _rounding(setting: Setting, dtype: torch.dtype, rows: int, columns: int) -> 
     x = setting.normal(rows, columns)
     return Case(
         name=f"rounding to {str(dtype).removeprefix('torch.')}, {rows} rows",
+        kernels=("quantize",),
         check=lambda: (quantize_rows(x, dtype), plain.quantize_rows(x, dtype)),
         run=partial(quantize_rows, x, dtype),
         bytes=x.nbytes + rows * (columns + 4),
@@ -102,6 +107,7 @@ def _alone(setting: Setting, weight: Packed) -> Case:
     x = setting.normal(16, weight.columns)
     return Case(
         name="a row alone and among 16",
+        kernels=PRODUCT,
         check=lambda: ((ours.weight_only(x, weight)[:1],), (ours.weight_only(x[:1], weight),)),
         run=partial(ours.weight_only, x[:1], weight),
         bytes=weight.nbytes,

@@ -40,6 +40,7 @@ def _case(setting: Setting, tokens: int, cache_dtype: torch.dtype) -> Case:
     kv_bytes = 2 * tokens * kv_heads * size
     return Case(
         name=f"rotate_store into {str(cache_dtype).removeprefix('torch.')}, {tokens} tokens",
+        kernels=("rotate",),
         check=lambda: (job(Cuda), job(Kernels)),
         run=lambda: kernels.rotate_store(0, qkv, layout),
         bytes=qkv.nbytes + tokens * heads * size * qkv.element_size() + kv_bytes * cache_dtype.itemsize,

@@ -22,16 +22,17 @@ def cases(setting: Setting) -> Iterator[Case]:
         gate_up = setting.normal(rows, 2 * inner)
         for name in ("silu_mul", "gelu_mul"):
             job = _gate(name, gate_up)
-            yield _case(setting, f"{name}, {rows} rows", job, gate_up.nbytes * 1.5)
+            yield _case(setting, f"{name}, {rows} rows", "gate_mul", job, gate_up.nbytes * 1.5)
 
 
-def _case(setting: Setting, name: str, job: Job, bytes: float) -> Case:
+def _case(setting: Setting, name: str, kernel: str, job: Job, bytes: float) -> Case:
     size = setting.size(128, 20)
     cache = KVCache(1, 1, 16, KV_HEADS, size, dtype=setting.dtype, device=setting.device)
     table = torch.zeros(16, size // 2, device=setting.device)
     plain, ours = (kind(cache, table, table, HEADS) for kind in (Kernels, Cuda))
     return Case(
         name=name,
+        kernels=(kernel,),
         check=lambda: (job(ours), job(plain)),
         run=lambda: job(ours),
         bytes=bytes,
@@ -49,7 +50,7 @@ def _norm(setting: Setting, rows: int, width: int) -> Case:
         return kernels.add_norm(residual, update, weight, 1e-5), residual
 
     # The copy of the stream is timed along with it: read and written once more.
-    return _case(setting, f"add_norm, {rows} rows", job, 2 * update.nbytes + 4 * stream.nbytes)
+    return _case(setting, f"add_norm, {rows} rows", "norm", job, 2 * update.nbytes + 4 * stream.nbytes)
 
 
 def _heads(setting: Setting, rows: int) -> Case:
@@ -62,7 +63,7 @@ def _heads(setting: Setting, rows: int) -> Case:
         kernels.norm_heads(own, weights[0], weights[1], 1e-6)
         return (own,)
 
-    return _case(setting, f"norm_heads, {rows} rows", job, 4 * qkv.nbytes)
+    return _case(setting, f"norm_heads, {rows} rows", "norm_each", job, 4 * qkv.nbytes)
 
 
 def _gate(name: str, gate_up: torch.Tensor) -> Job:

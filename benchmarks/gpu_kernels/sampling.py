@@ -41,6 +41,7 @@ def _truncation(logits: torch.Tensor, laws: list[Law]) -> Case:
 
     return Case(
         name=f"truncate, {len(logits)} rows",
+        kernels=("cut",),
         check=lambda: (
             (masses(triton_sampling.truncate(logits, laws)),),
             (masses(truncation.truncate(logits, laws)),),
@@ -58,6 +59,7 @@ def _draw(setting: Setting, scores: torch.Tensor) -> Case:
     keys = torch.tensor([row_key(7, row) for row in range(len(scores))], device=setting.device)
     return Case(
         name=f"draw, {len(scores)} rows",
+        kernels=("draw_pieces",),
         check=lambda: ((ours.draw(scores, keys),), (plain.draw(scores, keys),)),
         run=lambda: ours.draw(scores, keys),
         bytes=scores.nbytes,

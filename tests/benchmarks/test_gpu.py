@@ -10,6 +10,7 @@ import torch
 
 from benchmarks import gpu
 from benchmarks.gpu import FAMILIES, NO_GPU, Part, parts
+from benchmarks.gpu_kernels import LAUNCHED
 from benchmarks.report import Report
 
 ROOT = Path(__file__).parents[2]
@@ -66,3 +67,5 @@ def test_all_of_it_under_the_interpreter(tmp_path: Path) -> None:
     cases = [row.case for row in report.rows]
     assert len(cases) == len(set(cases)) > 50
     assert {case.partition(":")[0] for case in cases} == {*FAMILIES, gpu.TINY}
+    named = {kernel for case in cases for kernel in case.partition("[")[2].rstrip("]").split(", ")}
+    assert named - {""} == set().union(*LAUNCHED.values())

@@ -23,7 +23,7 @@ LIMITS = Limits(1e9, {"fp16": 1e12, "fp8": 2e12})
 
 
 def case(ours: torch.Tensor, plain: torch.Tensor, *, tolerance: float = 0.0) -> Case:
-    return Case("a case", lambda: ((ours,), (plain,)), lambda: None, 1000.0, tolerance)
+    return Case("a case", ("kernel",), lambda: ((ours,), (plain,)), lambda: None, 1000.0, tolerance)
 
 
 def test_every_kernel_has_cases() -> None:
@@ -40,7 +40,7 @@ def test_every_kernel_has_cases() -> None:
 
 def test_a_right_kernel_is_held_to_its_limit() -> None:
     row = row_of("norms", case(torch.ones(3), torch.ones(3)), LIMITS, Clock(CPU))
-    assert (row.case, row.unit) == ("norms: a case", "µs")
+    assert (row.case, row.unit) == ("norms: a case [kernel]", "µs")
     assert row.peer == pytest.approx(1.0)  # 1000 bytes at 1 GB/s
     assert row.peer_name == "bandwidth, data sheet" and row.details == {"error": "0"}
 
@@ -57,7 +57,7 @@ def test_a_kernel_that_fails_is_a_row_and_not_an_end(monkeypatch: pytest.MonkeyP
         raise RuntimeError("illegal memory access\nand more")
 
     def cases(setting: Setting) -> Iterator[Case]:
-        yield Case("first", fail, lambda: None, 1.0, 0.0)
+        yield Case("first", ("kernel",), fail, lambda: None, 1.0, 0.0)
         yield case(torch.ones(1), torch.ones(1))
         raise ValueError("no such shape")
 
@@ -94,11 +94,11 @@ def test_errors_count_beside_the_largest_number() -> None:
 
 
 def test_the_limit_is_what_takes_longer() -> None:
-    moving = Case("", lambda: ((), ()), lambda: None, 2e9, 0.0, 1e12)
+    moving = Case("", (), lambda: ((), ()), lambda: None, 2e9, 0.0, 1e12)
     assert LIMITS.seconds(moving) == (2.0, "bandwidth")
-    counting = Case("", lambda: ((), ()), lambda: None, 1.0, 0.0, 4e12, "fp8")
+    counting = Case("", (), lambda: ((), ()), lambda: None, 1.0, 0.0, 4e12, "fp8")
     assert LIMITS.seconds(counting) == (2.0, "fp8 rate")
-    unknown = Case("", lambda: ((), ()), lambda: None, 1e9, 0.0, 9e12, "int8")
+    unknown = Case("", (), lambda: ((), ()), lambda: None, 1e9, 0.0, 9e12, "int8")
     assert LIMITS.seconds(unknown) == (1.0, "bandwidth")
 
 
