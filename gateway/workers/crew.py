@@ -16,6 +16,7 @@ from gateway.workers import messages
 from gateway.workers.channel import Channel, ChannelLost, Reply
 from gateway.workers.messages import Failed, Ping, Start
 
+STARTING = 120.0  # seconds that a worker may take to serve: machines may be slow and busy
 PING_EVERY = 2.0  # seconds
 HUNG = 10.0  # seconds without an answer, after which a worker is killed: its event loop stands still
 CLOSING = (
@@ -119,10 +120,11 @@ class Worker:
             ours.close()
             return f"gateway worker {self.name} cannot be started: {error.strerror}"
         self._channel = await Channel.over(ours, self._reply)
+        opening = asyncio.create_task(self._open(opened))
         work = [
             asyncio.create_task(self._channel.run()),
-            asyncio.create_task(self._open(opened)),
-            asyncio.create_task(self._watch()),
+            opening,
+            asyncio.create_task(self._watch(opening)),
         ]
         try:
             status = await self._process.wait()
@@ -131,7 +133,7 @@ class Worker:
             for task in work:
                 task.cancel()
             await asyncio.gather(*work, return_exceptions=True)
-        told = work[1].result() if work[1].done() and not work[1].cancelled() else None
+        told = opening.result() if opening.done() and not opening.cancelled() else None
         return told or f"gateway worker {self.name} ended with {_status(status)}"
 
     async def _spawn(self, end: socket.socket) -> asyncio.subprocess.Process:
@@ -156,8 +158,12 @@ class Worker:
             opened.set()
         return None
 
-    async def _watch(self) -> None:
-        """Kill it when its event loop stands still."""
+    async def _watch(self, opening: asyncio.Task[str | None]) -> None:
+        """Kill it when it does not come up, and then when its event loop stands still."""
+        await asyncio.wait((opening,), timeout=STARTING)
+        if not opening.done():
+            _log.error("gateway worker %s does not serve after %.0f s and is killed", self.name, STARTING)
+            return self.kill()
         try:
             while True:
                 await asyncio.sleep(PING_EVERY)

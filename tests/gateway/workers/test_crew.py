@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from gateway.config import Config, Remote, Server, State, Telemetry, Tenant, Tier
-from gateway.workers import messages
+from gateway.workers import crew, messages
 from gateway.workers.channel import Reply
 from gateway.workers.crew import Crew, Worker, WorkerStartError
 from gateway.workers.messages import Check, Done, Failed, Find, Gather, Hold, Look, Start
@@ -97,6 +97,28 @@ async def test_the_life_of_a_worker(tmp_path: Path) -> None:
         await bench.crew.stop(signal.SIGTERM, 1.0)
         assert worker.pid is None and not Path(f"/proc/{second}").exists()
         await bench.crew.stop(signal.SIGTERM, 1.0)
+
+
+async def test_one_that_takes_long_to_come_up_is_not_taken_to_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine its imports alone may take longer than a worker that serves may be silent."""
+    monkeypatch.setattr(crew, "HUNG", 0.1)
+    monkeypatch.setattr(crew, "PING_EVERY", 0.01)
+    with reserve("127.0.0.1", 0) as held:
+        bench = Bench(tmp_path, 1, held.getsockname()[1])
+        await bench.crew.start()
+        monkeypatch.undo()
+        assert bench.ended == []
+        await bench.crew.stop(signal.SIGINT, 1.0)
+
+
+async def test_one_that_does_not_come_up_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "STARTING", 0.1)
+    with reserve("127.0.0.1", 0) as held:
+        bench = Bench(tmp_path, 1, held.getsockname()[1])
+        with pytest.raises(WorkerStartError, match="ended with SIGKILL"):
+            await bench.crew.start()
 
 
 async def test_a_configuration_is_checked_then_held(tmp_path: Path) -> None:
