@@ -1,10 +1,12 @@
 """Spans on their way to a collector, by OpenTelemetry's exporter: it has the endpoint, the retries and the timeouts.
 
 Its batching is not used: it wakes a thread for every few hundred spans, and a message costs as much as many spans do.
+Many spans are encoded in one go, which takes a fraction of what it does between other work.
 """
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -19,9 +21,11 @@ from gateway.config import Telemetry
 from gateway.conventions import PROVIDER
 from gateway.lost_metrics import LostMetrics
 from gateway.span_encoding import Frame
+from gateway.spans import Recorded
 
 MAX_QUEUE = 8192  # spans waiting for the collector; the oldest are dropped beyond
 MAX_BATCH = 2048
+AT_ONCE = 64  # spans; encoding them takes a fraction of a millisecond
 EXPORT_EVERY = 1.0  # seconds; a whole batch does not wait so long
 EXPORT_TIMEOUT = 5.0  # seconds for one batch, with its retries
 FLUSH_TIMEOUT = 2.0  # seconds that stopping waits for a collector
@@ -36,7 +40,7 @@ class SpanExport:
         _take_what_is_encoded()
         self._exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces", timeout=EXPORT_TIMEOUT)
         self._frame = Frame(Resource.create({SERVICE_NAME: config.service_name}), PROVIDER)
-        self._spans: deque[bytes] = deque(maxlen=MAX_QUEUE)
+        self._spans: deque[Recorded] = deque(maxlen=MAX_QUEUE)
         self._dropped = 0
         self._lost = lost
         self._waking = threading.Event()
@@ -44,13 +48,16 @@ class SpanExport:
         self._thread = threading.Thread(target=self._run, name="export of traces", daemon=True)
         self._thread.start()
 
-    def add(self, span: bytes) -> None:
-        """From one thread. `span`: see `gateway.span_encoding.encoded`."""
-        waiting = len(self._spans)
-        if waiting == MAX_QUEUE:
-            self._dropped += 1
+    def add(self, span: Recorded) -> None:
+        """One that has ended. From one thread."""
+        if len(self._spans) >= MAX_BATCH:
+            self._hurry()
         self._spans.append(span)
-        if waiting == MAX_BATCH:
+
+    def _hurry(self) -> None:
+        if len(self._spans) == MAX_QUEUE:
+            self._dropped += 1
+        if not self._waking.is_set():
             self._waking.set()
 
     def close(self) -> None:
@@ -71,24 +78,36 @@ class SpanExport:
         """What is there now."""
         left = len(self._spans)
         while left:
-            batch = [self._spans.popleft() for _ in range(min(left, MAX_BATCH))]
-            left -= len(batch)
-            message: Any = _Message(self._frame.around(batch), len(batch))
-            try:
-                sent = self._exporter.export(message)  # it logs what goes wrong with the collector
-            except Exception:
-                sent = SpanExportResult.FAILURE
-                logger.exception("traces: %d spans were not sent", len(batch))
-            if sent is not SpanExportResult.SUCCESS:
-                self._lose(len(batch), "collector")
+            count = min(left, MAX_BATCH)
+            left -= count
+            if not self._sent([self._spans.popleft() for _ in range(count)]):
+                self._lose(count, "collector")
         dropped, self._dropped = self._dropped, 0
         if dropped:
             self._lose(dropped, "queue")
             logger.warning("traces: %d spans were dropped, as the collector is too slow", dropped)
 
+    def _sent(self, spans: Sequence[Recorded]) -> bool:
+        try:
+            message: Any = _Message(self._frame.around(_encoded(spans)), len(spans))
+            # It logs what goes wrong with the collector.
+            return self._exporter.export(message) is SpanExportResult.SUCCESS
+        except Exception:
+            logger.exception("traces: %d spans were not sent", len(spans))
+            return False
+
     def _lose(self, spans: int, reason: str) -> None:
         if self._lost is not None:
             self._lost.spans(spans, reason)
+
+
+def _encoded(spans: Sequence[Recorded]) -> list[bytes]:
+    """A few at a time: whoever computes in Python holds up the event loop."""
+    encoded: list[bytes] = []
+    for at in range(0, len(spans), AT_ONCE):
+        encoded += [span.encoded() for span in spans[at : at + AT_ONCE]]
+        time.sleep(0)  # lets the event loop go on, if it waits
+    return encoded
 
 
 class _Message:

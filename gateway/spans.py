@@ -1,8 +1,8 @@
 """Spans that cost little to make: on the wire OpenTelemetry's, without what its SDK does for spans of any kind.
 
 The SDK's span takes a lock for each attribute and copies, checks and bounds them; a request has a dozen spans and
-thirty attributes, all ours, set from one thread at a time. Ours are encoded as they end, so that nothing is kept of a
-request but bytes. What is sampled is what the SDK's `TraceIdRatioBased` would sample.
+thirty attributes, all ours, set from one thread at a time. What is sampled is what the SDK's `TraceIdRatioBased` would
+sample.
 """
 
 import asyncio
@@ -18,7 +18,6 @@ from backends.backend import BackendError
 from gateway.errors import ApiError
 from gateway.span_encoding import Attributes, encoded
 
-Take = Callable[[bytes], None]
 INTERNAL, SERVER, CLIENT = (kind.value for kind in (SpanKind.INTERNAL, SpanKind.SERVER, SpanKind.CLIENT))
 
 
@@ -72,15 +71,15 @@ NO_SPAN = Span(b"", b"")
 
 
 class Recorded(Span):
-    """One that is handed on when it ends."""
+    """One that is handed on when it ends, and does not change any more then."""
 
-    __slots__ = ("_attributes", "_failed", "_kind", "_name", "_parent", "_started", "_take")
+    __slots__ = ("_attributes", "_ended", "_failed", "_kind", "_name", "_parent", "_started", "_take")
 
     flags = 1
 
     def __init__(
         self,
-        take: Take,
+        take: "Take",
         name: str,
         trace: bytes,
         parent: Span,
@@ -90,36 +89,47 @@ class Recorded(Span):
     ) -> None:
         self.trace = trace
         self.id = (getrandbits(64) or 1).to_bytes(8)
-        self._take: Take | None = take
+        self._take = take
         self._name = name
         self._parent = parent
         self._kind = kind
         self._attributes = attributes
         self._started = started
+        self._ended = 0
         self._failed = False
 
     def is_recording(self) -> bool:
-        return self._take is not None
+        return not self._ended
 
     def set_attribute(self, key: str, value: AttributeValue) -> None:
-        self._attributes[key] = value
+        if not self._ended:
+            self._attributes[key] = value
 
     def set_attributes(self, attributes: Attributes) -> None:
-        self._attributes.update(attributes)
+        if not self._ended:
+            self._attributes.update(attributes)
 
     def fail(self) -> None:
-        self._failed = True
+        if not self._ended:
+            self._failed = True
 
     def end(self, at: int | None = None) -> None:
-        take, self._take = self._take, None
-        if take is not None:
-            place = self.trace, self.id, self._parent.id, self._parent.remote
-            times = self._started, max(self._started, at or time_ns())  # clocks may be put back
-            take(encoded(self._name, self._kind, place, times, self._attributes, self._failed))
+        if not self._ended:
+            self._ended = at or time_ns()
+            self._take(self)
+
+    def encoded(self) -> bytes:
+        """See `gateway.span_encoding.encoded`; once it has ended."""
+        place = self.trace, self.id, self._parent.id, self._parent.remote
+        times = self._started, max(self._started, self._ended)  # clocks may be put back
+        return encoded(self._name, self._kind, place, times, self._attributes, self._failed)
+
+
+Take = Callable[[Recorded], None]
 
 
 class Tracer:
-    """Makes spans, and hands the bytes of each to `take` when it ends. Times are in nanoseconds of POSIX time."""
+    """Makes spans, and hands each to `take` when it ends. Times are in nanoseconds of POSIX time."""
 
     def __init__(self, take: Take, ratio: float) -> None:
         """`ratio`: the share of traces that are sampled; whether one is hangs on its id alone."""

@@ -18,7 +18,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from backends.backend import Overloaded
 from gateway.errors import ApiError
 from gateway.span_encoding import MAX_ATTRIBUTE_LENGTH, Attributes
-from gateway.spans import NO_SPAN, Outside, Span, Tracer, mark
+from gateway.spans import NO_SPAN, Outside, Recorded, Span, Tracer, mark
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 ATTRIBUTES: Attributes = {
@@ -37,12 +37,12 @@ def exporter() -> Iterator[InMemorySpanExporter]:
     exporter.shutdown()
 
 
-class Taken(list[bytes]):
+class Taken(list[Recorded]):
     """What was handed on."""
 
     @property
     def spans(self) -> list[Sent]:
-        return list(ScopeSpans.FromString(b"".join(self)).spans)
+        return list(ScopeSpans.FromString(b"".join(span.encoded() for span in self)).spans)
 
 
 def theirs(exporter: InMemorySpanExporter) -> Any:
@@ -134,7 +134,7 @@ def test_messages_of_exceptions_are_not_kept(error: BaseException, said: str | N
     [sent] = taken.spans
     assert [pair.value.string_value for pair in sent.attributes] == ([] if said is None else [said])
     assert sent.status.code == (StatusCode.UNSET if said is None else StatusCode.ERROR).value
-    assert b"client" not in taken[0]
+    assert b"client" not in taken[0].encoded()
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.3, 1.0])
