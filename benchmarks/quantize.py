@@ -2,7 +2,7 @@
 
 Each model is written by `headrace quantize`, read back as any checkpoint is, and computes in float32. The text, prose
 and a manual of our own, is not what the methods have watched the models on, the prompts of everyday tasks. A line's
-peer is rounding with the same zeros: in the middle for GPTQ, own ones for AWQ. `lost` is against the whole weights.
+peer is rounding with the same zeros, in the middle or of each group's own. `lost` is against the whole weights.
 """
 
 import json
@@ -29,9 +29,10 @@ METHODS = {
     "rtn": settings("rtn"),
     "rtn with zeros": settings("rtn", asymmetric=True),
     "gptq": settings("gptq", samples=32, length=256),
+    "gptq with zeros": settings("gptq", asymmetric=True, samples=32, length=256),
     "awq": settings("awq", samples=32, length=256),
 }
-PEERS = {"gptq": "rtn", "awq": "rtn with zeros"}
+PEERS = {"gptq": "rtn", "gptq with zeros": "rtn with zeros", "awq": "rtn with zeros"}
 README = Path(__file__).parents[1] / "README.md"
 WINDOW = 512  # tokens
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.quantize import MODELS, rows_of
+from benchmarks.quantize import MODELS, PEERS, rows_of
 
 MODEL = "smollm2-135m-instruct"
 
@@ -14,6 +14,6 @@ MODEL = "smollm2-135m-instruct"
 def test_four_bits_lose_less_where_the_model_is_watched() -> None:
     rows = {row.case.removeprefix(f"{MODEL} "): row for row in rows_of(MODEL, MODELS[MODEL], 2, 16)}
     whole = rows["rtn"].peer
-    for method, rounded in (("gptq", "rtn"), ("awq", "rtn with zeros")):
+    for method, rounded in PEERS.items():
         assert rows[method].peer == rows[rounded].ours
         assert whole < rows[method].ours < whole + 0.8 * (rows[rounded].ours - whole)

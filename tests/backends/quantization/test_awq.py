@@ -31,6 +31,14 @@ def test_it_loses_clearly_less_and_computes_the_same() -> None:
     )
 
 
+def test_some_of_many_rows_tell_enough() -> None:
+    inputs, _ = loud()
+    weight = torch.randn(1300, 96)
+    made, scales = scaled(weight, inputs, GRID, lambda scales: scales)
+    nearest = GRID.nearest(weight, GRID.ranges(weight)).dequantized()
+    assert error(inputs, weight, made.dequantized() / scales) < 0.2 * error(inputs, weight, nearest)
+
+
 def test_what_comes_before_has_the_last_word_on_scales() -> None:
     inputs, weight = loud()
 

@@ -18,6 +18,7 @@ def test_no_weight_is_further_than_half_a_step_away(bits: int, group: int, symme
     weight = torch.randn(6, 96)
     ranges = grid.ranges(weight)
     made = grid.nearest(weight, ranges)
+    assert torch.equal(grid.errors(weight, ranges), made.dequantized() - weight)
     steps = ranges.scales.repeat_interleave(grid.width(96), 1)
     # Half a step more at the ends: symmetric ranges have a step less above zero, zeros are whole numbers.
     assert ((made.dequantized() - weight).abs() <= steps * 1.01).all()
@@ -47,6 +48,16 @@ def test_a_range_is_shrunk_only_where_that_loses_less() -> None:
     shrunk = grid.nearest(weight, best).dequantized()
     assert error(inputs, weight, shrunk) < 0.5 * error(inputs, weight, plain)
     assert (best.scales[:, 1] < 0.6 * grid.ranges(weight).scales[:, 1]).all()
+
+
+def test_ranges_of_a_row_do_not_depend_on_how_many_there_are() -> None:
+    grid = Grid(4, 64, symmetric=False)
+    weight, moments = torch.randn(1500, 128), moments_by_group(torch.randn(90, 128), 64)
+    together = grid.best_ranges(weight, moments)
+    for row in (0, 1023, 1024, 1499):  # more rows than are tried at a time
+        alone = grid.best_ranges(weight[row : row + 1], moments)
+        assert torch.equal(alone.scales[0], together.scales[row])
+        assert torch.equal(alone.zeros[0], together.zeros[row])
 
 
 def test_moments_tell_the_error_of_the_outputs() -> None:
