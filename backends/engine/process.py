@@ -5,6 +5,7 @@ the kernel until a message comes, and uses no CPU. Everything that happens to an
 """
 
 import argparse
+import gc
 import logging
 import os
 import secrets
@@ -268,6 +269,8 @@ def main(build: Callable[[EngineConfig], tuple[Steps, Callable[[int], None]]]) -
     engine, set_threads = build(config)
     loop = EngineLoop(config, engine, set_threads, fault_from(os.environ))
     loop.bind()
+    gc.collect()
+    gc.freeze()  # libraries are a quarter of a million objects; going through them would hold up a step for long
     loop.run()
 
 

@@ -342,6 +342,22 @@ def test_what_keeps_it_from_starting_is_said(
     assert reason in output
 
 
+def test_what_is_there_at_the_start_is_not_gone_through_again(config: EngineConfig, tmp_path: Path) -> None:
+    """Python looks for cycles in all objects now and then, and everybody's next token waits for it."""
+    script = (
+        "import gc; from backends.engine import process;"
+        "process.EngineLoop.bind = lambda self: None;"
+        "process.EngineLoop.run = lambda self: print(gc.get_freeze_count());"
+        "process.main(lambda config: (None, print))"
+    )
+    file = tmp_path / "config.json"
+    file.write_bytes(msgspec.json.encode(config))
+    said = subprocess.run(
+        [sys.executable, "-c", script, str(file)], capture_output=True, text=True, check=True
+    )
+    assert int(said.stdout) > 1000
+
+
 def test_it_dies_with_its_parent(config: EngineConfig, fake_command: list[str], runtime: Path) -> None:
     file = runtime / "config.json"
     file.write_bytes(msgspec.json.encode(config))
