@@ -15,6 +15,9 @@ SHARED_MEMORY = {
     100: 232_448,
 }  # bytes that one program may have, by compute capability
 SPILLED = 128  # bytes of each thread's numbers that may lie in memory, for want of registers
+SPILLED_BY_BYTES = (
+    512  # likewise, by attention over float8 on devices that have to take it apart, such as sm80
+)
 
 
 def _compile(
@@ -46,7 +49,8 @@ def _compile(
     assert compiled.asm["cubin"]
     assert compiled.metadata.shared <= SHARED_MEMORY[capability]
     if "*fp32" not in (types.get("q"), types.get("x")):
-        assert _spilled(compiled.asm["cubin"]) <= SPILLED
+        most = SPILLED_BY_BYTES if types.get("keys") == "*u8" else SPILLED
+        assert _spilled(compiled.asm["cubin"]) <= most
     return compiled
 
 
