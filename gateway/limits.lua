@@ -4,18 +4,21 @@
 -- KEYS: 1 account, a hash: debts in credits, `at` (milliseconds), money spent in billionths, day and month
 --       2 leases, a sorted set: lease -> when it expires, in milliseconds
 --       3 this lease's mark that it was given up before it was taken
--- ARGV: 1 "reserve", "settle" or "look"   2 lease   3 its length, milliseconds   4 now, or "" for the server's clock
---       5-8 rates per minute, 9-12 bursts, of requests, tokens, input tokens, output tokens   13 parallel
---       14, 15 budgets of day and month, in billionths (each 0 where unlimited)
---       16-19 units and 20 money to reserve, or by how many more were used than reserved
---       21, 22 when settling: the day and the month of the reservation
+-- ARGV: 1 "reserve", "settle" or "look"   2 lease   3 now, or "" for the server's clock   4 whole numbers in one
+--       text, since clients take long for each argument:
+--       1 the lease's length, milliseconds   2 parallel   3, 4 budgets of day and month, in billionths
+--       5-8 rates per minute, 9-12 bursts, of requests, tokens, input tokens, output tokens (all 0 where unlimited)
+--       13-16 units and 17 money to reserve, or by how many more were used than reserved
+--       18, 19 when settling: the day and the month of the reservation
 -- Returns {1 if done, else 0; leases before; now; the four debts, money spent in day and month, day, month, before}.
 
 local MINUTE, DAY = 60000, 86400000
 local RATES = { 'requests', 'tokens', 'input_tokens', 'output_tokens' }
-local op, lease, length = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local parallel = tonumber(ARGV[13])
-local money = tonumber(ARGV[20])
+local op, lease, numbers = ARGV[1], ARGV[2], {}
+for number in string.gmatch(ARGV[4], '%S+') do
+  numbers[#numbers + 1] = tonumber(number)
+end
+local length, parallel, money = numbers[1], numbers[2], numbers[17]
 
 local function server_time()
   local time = redis.call('TIME')
@@ -38,7 +41,7 @@ local function counted_in(stored, now)
   return stored == now + 1 and stored or now
 end
 
-local now = tonumber(ARGV[4]) or server_time()
+local now = tonumber(ARGV[3]) or server_time()
 local stored = redis.call('HMGET', KEYS[1], 'requests', 'tokens', 'input_tokens', 'output_tokens', 'at',
   'spent_in_day', 'spent_in_month', 'day', 'month')
 for field = 1, 9 do
@@ -48,7 +51,7 @@ end
 local elapsed = math.max(0, now - stored[5])
 local debts, units, rates, bursts = {}, {}, {}, {}
 for i = 1, 4 do
-  rates[i], bursts[i], units[i] = tonumber(ARGV[4 + i]), tonumber(ARGV[8 + i]), tonumber(ARGV[15 + i])
+  rates[i], bursts[i], units[i] = numbers[4 + i], numbers[8 + i], numbers[12 + i]
   debts[i] = rates[i] == 0 and 0 or math.max(0, stored[i] - rates[i] * elapsed)
 end
 
@@ -56,7 +59,7 @@ local today = math.floor(now / DAY)
 local periods = { counted_in(stored[8], today), counted_in(stored[9], month_of(today)) }
 local budgets, spent = {}, {}
 for i = 1, 2 do
-  budgets[i] = tonumber(ARGV[13 + i])
+  budgets[i] = numbers[2 + i]
   spent[i] = periods[i] == stored[7 + i] and stored[5 + i] or 0
 end
 
@@ -83,7 +86,7 @@ local function store(times)
     fields[#fields + 1], fields[#fields + 2] = RATES[i], string.format('%.0f', debt)
   end
   for i = 1, 2 do
-    local period = tonumber(ARGV[20 + i])
+    local period = numbers[17 + i]
     local more = (period == nil or period == periods[i]) and times * money or 0
     local name = i == 1 and 'day' or 'month'
     local after = math.max(0, spent[i] + more)

@@ -57,12 +57,12 @@ class RedisLimits:
         prefix = f"headrace:{{{tenant}}}"
         keys = [f"{prefix}:account", f"{prefix}:leases", f"{prefix}:given-up:{lease}"]
         rates = [(0, 0) if bucket is None else (bucket.rate, bucket.burst) for bucket in buckets(limits)]
-        arguments: list[str | int] = [
-            op, lease, LEASE, now, *(rate for rate, _ in rates), *(burst for _, burst in rates),
-            limits.parallel or 0, *(budget or 0 for budget in budgets(limits)), *amounts,
-        ]  # fmt: skip
+        numbers = (
+            LEASE, limits.parallel or 0, *(budget or 0 for budget in budgets(limits)),
+            *(rate for rate, _ in rates), *(burst for _, burst in rates), *amounts,
+        )  # fmt: skip
         try:
-            reply = await self._script(keys=keys, args=arguments)
+            reply = await self._script(keys=keys, args=[op, lease, now, " ".join(map(str, numbers))])
         except (RedisError, OSError) as error:
             raise LimitStoreUnavailable(f"Redis: {error or type(error).__name__}") from error
         return [int(number) for number in reply]
