@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from backends.kernels.numeric import exp, widen
 from backends.kernels.sides import Side
 from backends.kernels.softmax import EIGHTH, NOTHING, TILE, capped, total_of
-from backends.kernels.team import exactly, jit
+from backends.kernels.team import jit
 from backends.kernels.tiles import fetch
 from backends.kernels.vectors import STEP, maximum, multiply
 
@@ -23,7 +23,7 @@ Array = NDArray[Any]
 _ZERO = np.float32(0)
 
 
-@exactly
+@jit
 def turned(qkv: Array, token: int, count: int, head: int, group: int, size: int, scale: Any) -> Any:
     """The scaled queries of `count` tokens [size, lanes], query head g of the group for token t in lane
     t · group + g; lanes that no query has are zero."""
@@ -87,14 +87,14 @@ def attend(
             mean[m, i] = sums[i, m]
 
 
-@exactly
+@jit
 def _cap(scores: Array, count: int, cap: Any) -> None:
     for j in range(count):
         for m in range(scores.shape[1]):
             scores[j, m] = capped(scores[j, m], cap)
 
 
-@exactly
+@jit
 def _hide(scores: Array, count: int, start: int, position: int, group: int, window: int, value: Any) -> None:
     """Write `value` where a query does not see the key: after its token, or before its window."""
     for j in range(count):
@@ -104,7 +104,7 @@ def _hide(scores: Array, count: int, start: int, position: int, group: int, wind
                 scores[j, m] = value
 
 
-@exactly
+@jit
 def _exponentials(scores: Array, count: int, top: Array, total: Array, sums: Array) -> None:
     """scores → exp(scores - top), `top` being raised to the largest; what `total` and `sums` were made of before is
     brought under the new `top`."""
@@ -125,7 +125,7 @@ def _exponentials(scores: Array, count: int, top: Array, total: Array, sums: Arr
             sums[i, m] *= before[m]
 
 
-@exactly
+@jit
 def _add_up(scores: Array, count: int, total: Array) -> None:
     """Add the sum of each lane's weights to its total."""
     parts = np.zeros((EIGHTH, len(total)), np.float32)

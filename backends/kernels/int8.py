@@ -20,7 +20,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from backends.kernels.numeric import narrow, widen
-from backends.kernels.team import exactly, jit, share
+from backends.kernels.team import jit, share
 
 Array = NDArray[Any]
 
@@ -87,7 +87,7 @@ def _rotate_row(row: int, rows: Array) -> None:
     _rotate(rows[row])
 
 
-@exactly
+@jit
 def _rotate(values: Array) -> None:
     """The Walsh-Hadamard transform over columns that are a part of the row apart: runs of neighbours, not single
     values, are added and subtracted, which vectorises. The row has `mixed` parts, a power of two."""
@@ -148,7 +148,7 @@ def _finish_row(
         finish_tile(row, sums, row, first, first, scales, offsets, channel, bias, out)
 
 
-@exactly
+@jit
 def finish_tile(
     row: int,
     sums: Array,

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from backends.kernels.numeric import exp, narrow, widen
+from backends.kernels.numeric import exp, fused, narrow, widen
 from backends.kernels.sides import Side, store
 from backends.kernels.team import jit, share
+from backends.kernels.vectors import dot
 
 Array = NDArray[Any]
 
 UNROTATED = -1  # for `angles`
 
-_ZERO, _ONE = np.float32(0), np.float32(1)
+_ONE = np.float32(1)
 _GELU_SCALE, _GELU_CUBE = np.float32((8 / np.pi) ** 0.5), np.float32(0.044715)
 
 
@@ -29,14 +30,12 @@ def add_norm(residual: Array, update: Array, weight: Array, eps: Any, out: Array
 @jit
 def _add_norm(row: int, residual: Array, update: Array, weight: Array, eps: Any, out: Array) -> None:
     width = residual.shape[1]
-    squares = _ZERO
+    own = residual[row]
     for i in range(width):
-        x = residual[row, i] + widen(update[row, i])
-        residual[row, i] = x
-        squares += x * x
-    inverse = _ONE / np.sqrt(squares / np.float32(width) + eps)
+        own[i] += widen(update[row, i])
+    inverse = _ONE / np.sqrt(dot(own, own) / np.float32(width) + eps)
     for i in range(width):
-        out[row, i] = narrow(residual[row, i] * inverse * weight[i], out[row, i])
+        out[row, i] = narrow(own[i] * inverse * weight[i], out[row, i])
 
 
 @jit
@@ -62,7 +61,7 @@ def _gelu_mul(row: int, gate_up: Array, out: Array) -> None:
     width = out.shape[1]
     for i in range(width):
         gate, up = widen(gate_up[row, i]), widen(gate_up[row, width + i])
-        inner = _GELU_SCALE * (gate + _GELU_CUBE * gate * gate * gate)
+        inner = _GELU_SCALE * gate * fused(_GELU_CUBE * gate, gate, _ONE)
         # x / 2 · (1 + tanh(y)) = x / (1 + exp(-2 y))
         out[row, i] = narrow(gate / (_ONE + exp(-inner)) * up, out[row, i])
 
@@ -129,5 +128,5 @@ def _rotate(qkv: Array, token: int, at: int, cos: Array, sin: Array, angle: int)
     for i in range(half):
         first, second = widen(qkv[token, at + i]), widen(qkv[token, at + half + i])
         c, s = cos[angle, i], sin[angle, i]
-        qkv[token, at + i] = narrow(first * c - second * s, qkv[token, at + i])
-        qkv[token, at + half + i] = narrow(second * c + first * s, qkv[token, at + i])
+        qkv[token, at + i] = narrow(fused(first, c, -second * s), qkv[token, at + i])
+        qkv[token, at + half + i] = narrow(fused(second, c, first * s), qkv[token, at + i])

@@ -4,7 +4,6 @@ A bfloat16 array travels as int16: the upper half of a float32's bits. `widen` a
 int8 for whole numbers, so that one kernel serves all types.
 """
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from backends.kernels.team import SUMS_IN_ANY_ORDER, exactly, jit
+from backends.kernels.team import for_maxima, jit
 
 _I8, _I16, _I32, _F32 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.FloatType()
 
@@ -79,7 +78,7 @@ def fused(context: Any, a: Any, b: Any, c: Any) -> Any:
     return types.float32(types.float32, types.float32, types.float32), lower
 
 
-@exactly  # in this order, or else the parts of ln 2 are of no use
+@jit
 def exp(x: Any) -> Any:
     """exp(x) in float32, relative error below 2.4e-7; below -87 and above 88 as there. NaN stays NaN."""
     x = _LOWEST if x < _LOWEST else x
@@ -90,10 +89,9 @@ def exp(x: Any) -> Any:
     return (fused(tail, r * r, r) + _ONE) * _float_of_bits((np.int32(n) + np.int32(127)) << np.int32(23))
 
 
-@partial(jit, fastmath=SUMS_IN_ANY_ORDER | {"nnan"})
+@for_maxima
 def largest(rows: Any, row: Any, count: Any) -> Any:
-    """The largest of rows[row, :count], count ≥ 1. A function of its own because a maximum vectorises only
-    where NaN is of no concern: among NaNs the answer is any of them or any other."""
+    """The largest of rows[row, :count], count ≥ 1."""
     best = rows[row, 0]
     for place in range(count):
         best = max(best, rows[row, place])

@@ -19,7 +19,7 @@ from backends.kernels import kv_int4
 from backends.kernels.kv_formats import LARGEST, LEAST
 from backends.kernels.kv_int4 import GROUP, HEADER
 from backends.kernels.numeric import narrow, widen
-from backends.kernels.team import exactly
+from backends.kernels.team import jit
 
 Array = NDArray[Any]
 Side = tuple[Array, Array]
@@ -76,7 +76,7 @@ def _load(side: Any, layer: Any, block: Any, offset: Any, head: Any, target: Any
     return loaded
 
 
-@exactly
+@jit
 def _store_scaled(vector: Array, side: Side, layer: int, block: int, offset: int, head: int) -> None:
     cache, scales = side
     target, scale = cache[layer, block, offset, head], _ONE
@@ -92,7 +92,7 @@ def _store_scaled(vector: Array, side: Side, layer: int, block: int, offset: int
         target[i] = narrow(widen(vector[i]) / scale, target[i])
 
 
-@exactly
+@jit
 def _load_scaled(side: Side, layer: int, block: int, offset: int, head: int, target: Array) -> None:
     cache, scales = side
     source, scale = cache[layer, block, offset, head], _ONE
@@ -102,7 +102,7 @@ def _load_scaled(side: Side, layer: int, block: int, offset: int, head: int, tar
         target[i] = widen(source[i]) * scale
 
 
-@exactly
+@jit
 def _store_record(vector: Array, side: Side, layer: int, block: int, offset: int, head: int) -> None:
     size, record = len(vector), side[0][layer, block, offset, head]
     for begin in range(0, size, GROUP):
@@ -115,7 +115,7 @@ def _store_record(vector: Array, side: Side, layer: int, block: int, offset: int
             record[begin // 2 + i] = low | high << 4
 
 
-@exactly
+@jit
 def _load_record(side: Side, layer: int, block: int, offset: int, head: int, target: Array) -> None:
     size, record = len(target), side[0][layer, block, offset, head]
     for begin in range(0, size, GROUP):
@@ -128,7 +128,7 @@ def _load_record(side: Side, layer: int, block: int, offset: int, head: int, tar
             target[begin + half + i] = np.float32(byte >> 4) * scale + least
 
 
-@exactly
+@jit
 def _range(vector: Array, begin: int, count: int) -> Any:
     """The scale and the least number of a group, as bfloat16 holds them; NaN where there is any."""
     least = most = widen(vector[begin])
@@ -143,20 +143,20 @@ def _range(vector: Array, begin: int, count: int) -> Any:
     return widen(narrow(_LEAST_OF_FOUR if scale < _LEAST_OF_FOUR else scale, _BFLOAT16)), least
 
 
-@exactly
+@jit
 def _code(x: Any, scale: Any, least: Any) -> Any:
     step = (x - least) / scale
     step = _HIGHEST if step > _HIGHEST else step
     return np.uint8(np.rint(step if step > _ZERO else _ZERO))  # of NaN too
 
 
-@exactly
+@jit
 def _put(record: Array, at: int, scale: Any, least: Any) -> None:
     first, second = np.int32(narrow(scale, _BFLOAT16)), np.int32(narrow(least, _BFLOAT16))
     record[at], record[at + 1] = np.uint8(first & 255), np.uint8(first >> 8 & 255)
     record[at + 2], record[at + 3] = np.uint8(second & 255), np.uint8(second >> 8 & 255)
 
 
-@exactly
+@jit
 def _number(record: Array, at: int) -> Any:
     return widen(np.int16(np.int32(record[at]) | np.int32(record[at + 1]) << 8))

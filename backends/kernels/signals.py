@@ -4,14 +4,14 @@ A row is read in blocks that stay in the nearest cache: their largest, then thei
 are moved when a larger one comes (M. Milakov and N. Gimelshein, arXiv:1805.02867, with the entropy's sum beside).
 """
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from backends.kernels.numeric import exp, widen
-from backends.kernels.team import SUMS_IN_ANY_ORDER, jit, share
+from backends.kernels.team import for_maxima, jit, share
+from backends.kernels.vectors import dot
 
 Array = NDArray[Any]
 
@@ -30,6 +30,7 @@ def _signals(at: int, logits: Array, rows: Array, tokens: Array, out: Array) -> 
     row, width = rows[at], logits.shape[1]
     best, second, best_block = _largest(logits, row, 0, min(BLOCK, width)), _LOWEST, 0
     total, weighted = _ZERO, _ZERO  # of exp(x - best), and of (x - best) · exp(x - best)
+    below, parts, ones = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32), np.ones(BLOCK, np.float32)
     for begin in range(0, width, BLOCK):
         end = min(begin + BLOCK, width)
         largest = _largest(logits, row, begin, end)
@@ -40,9 +41,9 @@ def _signals(at: int, logits: Array, rows: Array, tokens: Array, out: Array) -> 
             second, best, best_block = best, largest, begin
         elif begin != best_block:
             second = max(second, largest)
-        more, more_weighted = _sums(logits, row, begin, end, best)
-        total += more
-        weighted += more_weighted
+        _spread(logits, row, begin, end, best, below, parts)
+        total += dot(parts[: end - begin], ones)
+        weighted += dot(parts[: end - begin], below)
     second = max(second, _second(logits, row, best_block, min(best_block + BLOCK, width)))
     log_total = np.log(total)
     out[at, 0] = widen(logits[row, tokens[at]]) - best - log_total
@@ -50,7 +51,7 @@ def _signals(at: int, logits: Array, rows: Array, tokens: Array, out: Array) -> 
     out[at, 2] = log_total - weighted / total
 
 
-@partial(jit, fastmath=SUMS_IN_ANY_ORDER | {"nnan"})  # see `numeric.largest`
+@for_maxima
 def _largest(logits: Any, row: Any, begin: Any, end: Any) -> Any:
     best = widen(logits[row, begin])
     for place in range(begin, end):
@@ -59,14 +60,12 @@ def _largest(logits: Any, row: Any, begin: Any, end: Any) -> Any:
 
 
 @jit
-def _sums(logits: Any, row: Any, begin: Any, end: Any, best: Any) -> Any:
-    total, weighted = _ZERO, _ZERO
-    for place in range(begin, end):
-        below = widen(logits[row, place]) - best
-        part = exp(below)
-        total += part
-        weighted += below * part
-    return total, weighted
+def _spread(logits: Any, row: Any, begin: Any, end: Any, best: Any, below: Any, parts: Any) -> None:
+    """How far the logits of a block are below the largest, and the exponentials of that."""
+    block = logits[row, begin:end]
+    for i in range(len(block)):
+        x = widen(block[i]) - best
+        below[i], parts[i] = x, exp(x)
 
 
 @jit

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from backends.kernels.numeric import exp, largest, widen
 from backends.kernels.sides import Side
 from backends.kernels.softmax import EIGHTH, NOTHING, TILE, capped, total_of
-from backends.kernels.team import exactly, jit
+from backends.kernels.team import jit
 from backends.kernels.tiles import located
 from backends.kernels.vectors import STEP, copy, multiply, turn
 
@@ -22,7 +22,7 @@ _TURNED = 2 * STEP  # keys that are turned at a time: a part of TILE
 _ZERO = np.float32(0)
 
 
-@exactly
+@jit
 def scaled(qkv: Array, token: int, count: int, head: int, group: int, size: int, scale: Any) -> Any:
     """The scaled queries of `count` tokens [queries, size], query head g of the group for token t in row
     t · group + g."""
@@ -85,7 +85,7 @@ def attend(
         multiply(scores, TILE, 1, value, many, mean, 0, count)
 
 
-@exactly
+@jit
 def _scale_columns(columns: Array, scales: Array, offsets: Array) -> None:
     """Multiply each by the scale of what lies at its offset."""
     size, count = columns.shape
@@ -97,7 +97,7 @@ def _scale_columns(columns: Array, scales: Array, offsets: Array) -> None:
             columns[i, j] *= factors[j]
 
 
-@exactly
+@jit
 def _scale_rows(rows: Array, scales: Array, offsets: Array, count: int) -> None:
     """As `_scale_columns`, the first `count` of them."""
     flat, size = scales.reshape(-1), rows.shape[1]
@@ -107,14 +107,14 @@ def _scale_rows(rows: Array, scales: Array, offsets: Array, count: int) -> None:
             rows[j, i] *= factor
 
 
-@exactly
+@jit
 def _cap(scores: Array, cap: Any) -> None:
     for m in range(len(scores)):
         for j in range(TILE):
             scores[m, j] = capped(scores[m, j], cap)
 
 
-@exactly
+@jit
 def _hide(scores: Array, start: int, position: int, group: int, window: int, value: Any) -> None:
     """Write `value` where a query does not see the key: after its token, or before its window."""
     for m in range(len(scores)):
@@ -124,7 +124,7 @@ def _hide(scores: Array, start: int, position: int, group: int, window: int, val
                 scores[m, j] = value
 
 
-@exactly
+@jit
 def _exponentials(scores: Array, top: Array, total: Array, mean: Array) -> None:
     """As in `chunks`."""
     for m in range(len(scores)):
@@ -139,7 +139,7 @@ def _exponentials(scores: Array, top: Array, total: Array, mean: Array) -> None:
             own[i] *= before
 
 
-@exactly
+@jit
 def _add_up(scores: Array, total: Array) -> None:
     """As in `chunks`."""
     parts = np.empty((EIGHTH, 1), np.float32)

@@ -4,7 +4,7 @@ A token's answer is the same to the last bit whatever else is in its step, where
 is one of many or runs alone. For that each sum has one order, which follows from the keys' positions alone: keys come
 in tiles that begin at multiples of TILE, tiles in parts that begin at multiples of PART. A part's sums begin with
 nothing, and the parts are merged from first to last. What is hidden, and a tile or part of which nothing is seen,
-leaves all sums as they are. Nothing here may be rounded in another way in another place, hence `exactly`.
+leaves all sums as they are.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backends.kernels.numeric import exp, narrow
-from backends.kernels.team import exactly
+from backends.kernels.team import jit
 
 Array = NDArray[Any]
 
@@ -25,20 +25,20 @@ NOTHING = np.float32(-1e30)  # a score of what is hidden; finite, so that no dif
 _ZERO, _ONE, _TWO = np.float32(0), np.float32(1), np.float32(2)
 
 
-@exactly
+@jit
 def seen(position: int, count: int, window: int, part: int) -> Any:
     """The range of keys that a part has for tokens at `position` and after, `count` of them; from a tile's first on."""
     begin = max(0, position + 1 - window) // TILE * TILE
     return max(part * PART, begin), min((part + 1) * PART, position + count)
 
 
-@exactly
+@jit
 def capped(score: Any, cap: Any) -> Any:
     """cap · tanh(score / cap)."""
     return cap * (_ONE - _TWO / (_ONE + exp(_TWO * score / cap)))
 
 
-@exactly
+@jit
 def total_of(sums: Array, at: int) -> Any:
     """Of the EIGHTH sums in column `at`."""
     a, b = sums[0, at] + sums[4, at], sums[1, at] + sums[5, at]
@@ -46,7 +46,7 @@ def total_of(sums: Array, at: int) -> Any:
     return (a + c) + (b + d)
 
 
-@exactly
+@jit
 def fold(top: Array, total: Array, mean: Array, next_top: Array, next_total: Array, next_mean: Array) -> None:
     """Merge the next part into those before it (arXiv:2205.14135, section 3.1), for each query: the largest score
     [queries], the sum of weights below it [queries], and that of the values [queries, size]."""
@@ -59,7 +59,7 @@ def fold(top: Array, total: Array, mean: Array, next_top: Array, next_total: Arr
             mean[m, i] = mean[m, i] * own + next_mean[m, i] * other
 
 
-@exactly
+@jit
 def finish(total: Array, mean: Array, token: int, head: int, group: int, out: Array) -> None:
     """Write the answers of the tokens from `token` on, for the query heads of key/value head `head`."""
     size = mean.shape[1]

@@ -42,19 +42,21 @@ config.CACHE_DIR = str(_cache_folder())
 _Work = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _Team = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
 
-# Lets sums vectorise; NaN and infinity keep their meaning.
-SUMS_IN_ANY_ORDER = frozenset({"reassoc", "contract", "nsz", "arcp"})
 
+def jit(function: F, freedom: frozenset[str] = frozenset()) -> F:
+    """`numba.njit` as all kernels want it: cached on disk, no exceptions from arithmetic.
 
-def jit(function: F, fastmath: frozenset[str] = SUMS_IN_ANY_ORDER) -> F:
-    """`numba.njit` as all kernels want it: cached on disk, no exceptions from arithmetic."""
-    compiled: F = njit(cache=True, error_model="numpy", fastmath=set(fastmath))(function)
+    What is computed is rounded as it is written, so that a kernel that was just compiled, one that comes from disk and
+    one that was put into another say the same to the last bit. LLVM then vectorises no sums: see `vectors.dot`.
+    """
+    compiled: F = njit(cache=True, error_model="numpy", fastmath=set(freedom))(function)
     return compiled
 
 
-def exactly(function: F) -> F:
-    """`jit` for what rounds as it is written, whatever it is compiled into and with: the same bits everywhere."""
-    return jit(function, frozenset())
+def for_maxima(function: F) -> F:
+    """`jit` for the largest of some numbers. It vectorises only where NaN and the sign of zero are of no concern:
+    among NaNs the answer is any of them or any other."""
+    return jit(function, frozenset({"nnan", "nsz"}))
 
 
 def alone(work: int, data: int, threads: int, flags: int) -> None:

@@ -1,4 +1,4 @@
-"""Products and maxima of small float32 matrices in registers: what LLVM does not make of plain loops.
+"""Products and maxima of small float32 matrices in registers, and sums: what LLVM does not make of plain loops.
 
 Columns are the lanes of a register. The matrices lie row by row. Each element of a product is one chain of fused
 additions in the order of `depth`, whatever tile it is computed in.
@@ -7,19 +7,23 @@ additions in the order of `depth`, whatever tile it is computed in.
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from backends.kernels.numeric import fused
 from backends.kernels.team import jit
 
 Array = NDArray[Any]
 
 STEP, _WIDE = 8, 16  # lanes of a narrow tile, and of a wide one
+LANES = 4 * STEP  # sums of a dot product
 _TALL = 8 if binding.get_host_cpu_features().get("avx512f") else 4  # rows of a wide one: what registers hold
 _I8, _I16, _I32, _I64, _F32 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
+_ZERO = np.float32(0)
 
 
 @jit
@@ -93,6 +97,53 @@ def _product(rows: int, lanes: int) -> Any:
         return types.void(a, at, row, column, b, place, depth, c, left, r0), lower
 
     return product
+
+
+@jit
+def dot(a: Array, b: Array) -> Any:
+    """The sum of a[i] · b[i] for i < len(a). Of every LANES-th product a sum of its own, these added up by halves, and
+    then one by one the products that are left."""
+    whole, total = len(a) // LANES, _ZERO
+    if whole:
+        total = _dot_lanes(a, b, whole)
+    for i in range(whole * LANES, len(a)):
+        total = fused(a[i], b[i], total)
+    return total
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _dot_lanes(_: Any, a: Any, b: Any, count: Any) -> Any:
+    """The sum of a[i] · b[i] for i < `count` · LANES, `count` ≥ 1."""
+    vector = ir.VectorType(_F32, STEP)
+
+    def lower(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        a, b, count = _arguments(context, builder, signature, values)
+        parts = [cgutils.alloca_once_value(builder, vector([0.0] * STEP)) for _ in range(LANES // STEP)]
+
+        def add(step: Any, totals: list[Any]) -> list[Any]:
+            places = [
+                builder.add(builder.mul(step, _I64(LANES)), _I64(part * STEP)) for part in range(len(parts))
+            ]
+            left, right = (
+                [_load(builder, builder.gep(x.data, [at]), vector) for at in places] for x in (a, b)
+            )
+            return [_fused(builder, *each) for each in zip(left, right, totals, strict=True)]
+
+        _repeat(builder, count, parts, vector, add)
+        first, second, third, fourth = (builder.load(part) for part in parts)
+        return _halved(builder, builder.fadd(builder.fadd(first, third), builder.fadd(second, fourth)))
+
+    return types.float32(a, b, count), lower
+
+
+def _halved(builder: Any, vector: Any) -> Any:
+    """The sum of its lanes."""
+    size = vector.type.count
+    while size > 1:
+        size //= 2
+        halves = [ir.Constant(ir.VectorType(_I32, size), [*range(at, at + size)]) for at in (0, size)]
+        vector = builder.fadd(*(builder.shuffle_vector(vector, vector, half) for half in halves))
+    return builder.extract_element(vector, _I32(0))
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -1,0 +1,125 @@
+"""Prints a digest of what each kernel for CPUs that decides answers makes of the same numbers, by its name.
+
+Called with the names of GROUPS. `compiled`: how many of the kernels were not found on disk.
+"""
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from backends.kernels import attention as attending
+from backends.kernels import draws, int4, int8, int8_avx2, loops, signals
+from backends.kernels.cpu import Cpu
+from backends.kernels.layout import KVCache, Layout, Scheme, Span
+
+Array = NDArray[Any]
+
+ROWS, WIDTH = 5, 32 * 18 + 3  # lanes, and what is left of them
+HEADS, KV_HEADS, SIZE = 6, 2, 32
+NOISE = np.random.default_rng(0)
+ENTRIES: list[Any] = [
+    loops.add_norm, loops.silu_mul, loops.gelu_mul, loops.rotate_store, draws.draw, signals.signals, attending.attend,
+    int8.quantize, int8.rotate, int8.finish, int8_avx2.multiply, int4.quantize, int4.multiply,
+]  # fmt: skip
+
+
+def floats(*shape: int) -> Array:
+    return NOISE.standard_normal(shape).astype(np.float32)
+
+
+def tensor(*shape: int) -> torch.Tensor:
+    return torch.from_numpy(floats(*shape))
+
+
+def kernels(cache: torch.dtype, scheme: Scheme) -> tuple[Cpu, KVCache]:
+    kept = KVCache(1, 64, 16, KV_HEADS, SIZE, dtype=cache)
+    return Cpu(kept, tensor(700, SIZE // 2), tensor(700, SIZE // 2), HEADS, scheme), kept
+
+
+def attended(cache: torch.dtype, scheme: Scheme) -> Iterator[tuple[str, torch.Tensor]]:
+    """A prompt of more than one part, and then three tokens and one beside each other."""
+    ours, kept = kernels(cache, scheme)
+    blocks = list(range(40))
+    for name, spans in (
+        ("chunk", [Span(0, 600, blocks)]),
+        ("singles", [Span(600, 1, blocks), Span(0, 3, [50])]),
+    ):
+        tokens = sum(span.count for span in spans)
+        qkv = tensor(tokens, (HEADS + 2 * KV_HEADS) * SIZE)
+        yield f"attention {name} {cache}", ours.attention(0, qkv, Layout(spans, kept))
+        yield f"rotation {name} {cache}", qkv
+
+
+def rows() -> Iterator[tuple[str, torch.Tensor]]:
+    ours, _ = kernels(torch.float32, Scheme())
+    residual, gate_up = tensor(ROWS, WIDTH), tensor(ROWS, 2 * WIDTH)
+    yield "norm", ours.add_norm(residual, tensor(ROWS, WIDTH), tensor(WIDTH), 1e-6)
+    yield "residual", residual
+    yield "silu", ours.silu_mul(gate_up)
+    yield "gelu", ours.gelu_mul(gate_up)
+    keys = torch.from_numpy(NOISE.integers(0, 2**62, ROWS))
+    scores = tensor(ROWS, 3000)
+    yield "draw", ours.draw(scores, keys)
+    yield "signals", ours.signals(scores * 4, torch.arange(ROWS), torch.zeros(ROWS, dtype=torch.int64))
+
+
+def eight_bits() -> Iterator[tuple[str, Array]]:
+    columns, channels = 128, 96
+    rows, scales = np.empty((ROWS, columns), np.int16), np.empty(ROWS, np.float32)
+    int8.quantize(floats(ROWS, columns), 0, rows, scales)
+    yield "int8 rows", rows
+    yield "int8 scales", scales
+    turned = floats(ROWS, columns)
+    int8.rotate(turned)
+    yield "int8 rotation", turned
+    offsets, channel, bias = np.zeros(channels, np.int32), floats(channels), floats(channels)
+    out = np.empty((ROWS, channels), np.float32)
+    sums = NOISE.integers(-(2**20), 2**20, (ROWS, channels)).astype(np.int32)
+    int8.finish(sums, scales, offsets, channel, bias, out)
+    yield "int8 finish", out.copy()
+    weight = NOISE.integers(-127, 128, (2 * int8.WIDE // 16, columns // 2, 16, 2)).astype(np.int8)
+    int8_avx2.multiply(rows, scales, weight, offsets, channel, bias, out)
+    yield "int8 product", out
+
+
+def four_bits() -> Iterator[tuple[str, Array]]:
+    groups, channels = 4, 40
+    rows = np.empty((ROWS, groups * int4.GROUP), np.int8)
+    scales, sums = np.empty((2, ROWS, groups), np.float32)
+    int4.quantize(floats(ROWS, groups * int4.GROUP), rows, scales, sums)
+    yield "int4 rows", rows
+    yield "int4 scales", scales
+    weight = NOISE.integers(0, 256, (int4.WIDE // 8, groups, 4, 8, 4)).astype(np.uint8)
+    tables = floats(int4.WIDE // 8, groups, 8), floats(int4.WIDE // 8, groups, 8)
+    out = np.empty((ROWS, channels), np.float32)
+    int4.multiply(rows, scales, sums, weight, *tables, floats(channels), out)
+    yield "int4 product", out
+
+
+def attention() -> Iterator[tuple[str, Any]]:
+    yield from attended(torch.float32, Scheme(soft_cap=20.0))
+    yield from attended(torch.int8, Scheme())
+
+
+def products() -> Iterator[tuple[str, Any]]:
+    if int8.cpu_has("avx2"):
+        yield from eight_bits()
+        yield from four_bits()
+
+
+GROUPS = {"rows": rows, "products": products, "attention": attention}
+
+if __name__ == "__main__":
+    digests = {
+        name: hashlib.sha256(np.asarray(x).tobytes()).hexdigest()
+        for group in sys.argv[1:]
+        for name, x in GROUPS[group]()
+    }
+    compiled = sum(sum(kernel.stats.cache_misses.values()) for kernel in ENTRIES)
+    print(msgspec.json.encode({"compiled": compiled, "digests": digests}).decode())
