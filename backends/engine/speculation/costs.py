@@ -15,12 +15,12 @@ class StepCosts:
     """By rows of a step and tokens of all their drafts."""
 
     def __init__(self) -> None:
-        self._levels: defaultdict[int, dict[int, _Mean]] = defaultdict(dict)
+        self._levels: defaultdict[int, dict[int, Mean]] = defaultdict(dict)
 
     def learn(self, rows: int, drafted: int, seconds: float, plain: float | None) -> None:
         """A step without prompts took so long; `plain`: predicted for it without drafts, None where nothing is."""
         if plain and seconds > 0:
-            self._levels[rows].setdefault(drafted, _Mean()).add(seconds / plain)
+            self._levels[rows].setdefault(drafted, Mean()).add(seconds / plain)
 
     def tried(self, rows: int) -> int:
         """The most drafted tokens beside so many rows that have been measured."""
@@ -41,12 +41,13 @@ class StepCosts:
         return max(1.0, below[1] + slope * (drafted - below[0]))
 
 
-class _Mean:
+class Mean:
     """Of all at first, then more and more of the last ones."""
 
-    def __init__(self) -> None:
-        self.value = 0.0
-        self._count = 0
+    def __init__(self, prior: float | None = None) -> None:
+        """`prior` counts as one of them."""
+        self.value = prior or 0.0
+        self._count = 0 if prior is None else 1
 
     def add(self, value: float) -> None:
         self._count += 1

@@ -8,15 +8,15 @@ A gate begins closed, and probes. It opens where a gain is likely, goes up one r
 tried, and closes when nothing is gained any more. A closed one drafts once in a while, less and less often, so that it
 notices when an answer becomes foreseeable.
 
-It keeps an account in steps without drafts: what drafts cost is paid from what others have saved, or from a small
-share of all steps. While there is not enough on it, nothing is tried: so an engine that drafts is never much slower
-than one that does not. A model that drafts has to read for it what has been said since, which is paid for too; an open
-gate has it read where the rest of the answer is likely to earn more than that.
+What drafts cost is taken from an `Account`, which all gates of a task share: so an engine that drafts is never much
+slower than one that does not. A model that drafts has to read for it what has been said since, which is paid for too;
+an open gate has it read where the rest of the answer is likely to earn more than that.
 """
 
 import math
 from collections.abc import Callable
 
+from backends.engine.speculation.account import Account
 from backends.wire import GateReason
 
 RUNGS = (1, 2, 3, 4, 6, 8, 12, 16)  # tokens of a draft
@@ -24,8 +24,6 @@ PROBES = (2, 4)  # tokens of one that is to find out, in turn: two points make a
 OPEN, CLOSED = 1.05, 1.0  # expected gains from which on it opens, and below which it closes
 BETTER = 1.02  # times as much gained as now has to be expected of another number
 EVIDENCE = 4  # drafts before anything is decided
-ALLOWANCE = 0.01  # of a step that each one puts on the account, for the sake of finding out
-OPENING, MOST = 4.0, 32.0  # steps that are on the account at first, and at most
 SOONEST, LATEST = 64, 1024  # times that a closed gate is asked between two probes
 FADE, FADE_CLOSED = 0.95, 0.9  # of what is known, with each draft
 PRIOR = 1.0, 2.0  # accepted tokens and trials that a gate begins with
@@ -60,12 +58,12 @@ def choose(acceptance: float, cost: Cost, current: int, most: int) -> int:
 class Gate:
     """Of one way to draft, for one kind of task."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, account: Account) -> None:
         """`most`: tokens of a draft."""
         self.tokens = 0  # that are drafted at a time; 0: it is closed
         self.reason: GateReason = "probing"
         self.gain = 1.0  # expected of what is drafted
-        self.account = OPENING  # steps
+        self.account = account
         self._most = most
         self._accepted, self._trials = PRIOR
         self._drafts = 0
@@ -84,18 +82,17 @@ class Gate:
         `price`: steps that it takes the drafter to read what it has to read first. `left`: tokens that the answer is
         likely to go on for.
         """
-        self.account = min(self.account + ALLOWANCE, MOST)
         if self.tokens:
             return self.tokens if price() <= left * (1 - 1 / self.gain) else 0
         self._countdown -= 1
-        if self._countdown > 0 or self.account < 0 or price() > self.account:
+        if self._countdown > 0 or self.account.empty or price() > self.account.balance:
             return 0
         return min(PROBES[self._drafts % len(PROBES)], self._most)
 
     def pay(self, steps: float) -> None:
         """So much was read for it."""
-        self.account -= steps
-        self._earned -= steps
+        self._earn(-steps)
+        self._close_if_overdrawn()
 
     def count(self, drafted: int, accepted: int) -> None:
         """A draft was verified. What comes after its first wrong token was never on trial."""
@@ -110,7 +107,7 @@ class Gate:
     def decide(self, cost: Cost, tried: int) -> None:
         """After drafts were counted. `tried`: the most tokens of a draft whose cost has been measured."""
         self._settle(cost)
-        if self._drafts < EVIDENCE:
+        if self._drafts < EVIDENCE or self._close_if_overdrawn():
             return
         reach = next((rung for rung in RUNGS if rung > tried), RUNGS[-1])
         before, self.tokens = self.tokens, choose(self.acceptance, cost, self.tokens, min(reach, self._most))
@@ -127,13 +124,22 @@ class Gate:
         """A draft saves the tokens that were accepted, and costs what the step takes longer: as far as is known no more
         than to run its tokens one by one."""
         for drafted, accepted in self._unpaid:
-            earned = 1 + accepted - min(cost(drafted), 1.0 + drafted)
-            self.account = min(self.account + earned, MOST)
-            self._earned += earned
+            self._earn(1 + accepted - min(cost(drafted), 1.0 + drafted))
         self._unpaid.clear()
+
+    def _earn(self, steps: float) -> None:
+        self.account.earn(steps)
+        self._earned += steps
+
+    def _close_if_overdrawn(self) -> bool:
+        if not self.tokens or not self.account.overdrawn:
+            return False
+        self._close()
+        return True
 
     def _close(self) -> None:
         """If it had better never been opened it waits longer for the next time."""
+        self.tokens, self.gain, self.reason = 0, 1.0, "unprofitable"
         if self._earned > 0:
             self._interval = SOONEST
         self._back_off()

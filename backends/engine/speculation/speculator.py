@@ -15,7 +15,8 @@ from backends.engine.division import Scheduled
 from backends.engine.outcome import Outcome
 from backends.engine.pace import CostModel, Work
 from backends.engine.sequence import Sequence
-from backends.engine.speculation.costs import StepCosts
+from backends.engine.speculation.account import Account
+from backends.engine.speculation.costs import Mean, StepCosts
 from backends.engine.speculation.drafter import Drafter, Reading, Wish
 from backends.engine.speculation.gate import Gate
 from backends.wire import DraftMethod, GateState, Speculation
@@ -23,7 +24,6 @@ from backends.wire import DraftMethod, GateState, Speculation
 STALE = 32  # steps with drafts, after which one runs without: what it costs is what all else is measured by
 READING = 0.02  # steps that it takes to read a token, before that was measured
 TYPICAL = 128.0  # tokens of an answer, before one has ended
-FRESH = 0.1  # weight of the last answer, and of the last reading, in what is expected of the next
 
 _log = logging.getLogger(__name__)
 
@@ -48,10 +48,13 @@ class Speculator:
         self._cache = cache
         self._timer = timer
         self._most = min(config.max_tokens, cache.block_size)
-        self._gates: defaultdict[Key, Gate] = defaultdict(lambda: Gate(self._most))
+        self._accounts: defaultdict[str, Account] = defaultdict(Account)  # by task
+        self._gates: dict[Key, Gate] = {}
         self._costs = {drafter.method: StepCosts() for drafter in drafters}
-        self._reading: defaultdict[DraftMethod, float] = defaultdict(lambda: READING)  # steps for a token
-        self._lengths: defaultdict[str, float] = defaultdict(lambda: TYPICAL)  # of answers, by task
+        self._reading: defaultdict[DraftMethod, Mean] = defaultdict(
+            lambda: Mean(READING)
+        )  # steps for a token
+        self._lengths: defaultdict[str, Mean] = defaultdict(lambda: Mean(TYPICAL))  # of answers, by task
         self._asked: list[Sequence] = []  # those that may have a draft
         self._wishes: list[tuple[Drafter, list[Wish]]] = []  # for the next step
         self._authors: dict[int, Key] = {}  # of the drafts of the next step, by the sequence's number
@@ -72,6 +75,7 @@ class Speculator:
         self._wishes = [(drafter, self._wanted(drafter, asked)) for drafter in self._drafters]
         self._asked = asked
         for sequence in asked:
+            self._accounts[sequence.task].allow()
             sequence.expect([])  # so that one that drafts token by token does so in its grammar
         idle = idle and len(decoding) == len(running)
         for drafter, wishes in self._wishes:
@@ -86,8 +90,14 @@ class Speculator:
         sequence, tokens = reading
         plain = self._model.predict(_work([sequence.computed], 0))
         if plain and seconds > 0:
-            self._reading[method] += FRESH * (seconds / plain / tokens - self._reading[method])
-        self._gates[method, sequence.task].pay(tokens * self._reading[method])
+            self._reading[method].add(seconds / plain / tokens)
+        self._gate(method, sequence.task).pay(tokens * self._reading[method].value)
+
+    def _gate(self, method: DraftMethod, task: str) -> Gate:
+        key = method, task
+        if key not in self._gates:
+            self._gates[key] = Gate(self._most, self._accounts[task])
+        return self._gates[key]
 
     def _withdraw(self) -> None:
         """What is left of the last drafts, of sequences that were not run, or stand aside by now."""
@@ -112,16 +122,16 @@ class Speculator:
         for sequence in sequences:
             wanted = self._most
             if self._config.gated:
-                left = min(sequence.max_length - len(sequence.ids), self._lengths[sequence.task])
+                left = min(sequence.max_length - len(sequence.ids), self._lengths[sequence.task].value)
                 price = partial(self._price, drafter, sequence)
-                wanted = self._gates[drafter.method, sequence.task].ask(price, left)
+                wanted = self._gate(drafter.method, sequence.task).ask(price, left)
             if wanted:
                 wishes.append((sequence, min(wanted, sequence.draftable)))
         return wishes
 
     def _price(self, drafter: Drafter, sequence: Sequence) -> float:
         """Steps that it takes to read what has been said since it last drafted for the sequence."""
-        return self._reading[drafter.method] * drafter.lag(sequence, self._cache)
+        return self._reading[drafter.method].value * drafter.lag(sequence, self._cache)
 
     def propose(self) -> None:
         """Give a draft to those for whom one is wanted, as far as a drafter has something to say."""
@@ -155,11 +165,11 @@ class Speculator:
             self._costs[method].learn(work.rows, work.drafted, seconds, plain)
         for method, task in used:
             tried = self._costs[method].tried(work.rows) // work.rows
-            self._gates[method, task].decide(partial(self._cost, method, starts), tried)
+            self._gate(method, task).decide(partial(self._cost, method, starts), tried)
 
     def _count(self, sequence: Sequence, drafted: int, accepted: int) -> Key:
         key = self._authors[sequence.number]
-        self._gates[key].count(drafted, accepted)
+        self._gate(*key).count(drafted, accepted)
         self._drafts += 1
         self._drafted += drafted
         for position in range(accepted):
@@ -177,7 +187,7 @@ class Speculator:
     def forget(self, sequence: Sequence) -> None:
         """It has ended."""
         said = len(sequence.ids) - sequence.prompt_length
-        self._lengths[sequence.task] += FRESH * (said - self._lengths[sequence.task])
+        self._lengths[sequence.task].add(said)
         for drafter in self._drafters:
             drafter.forget(sequence)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from backends.engine.speculation.gate import ALLOWANCE, OPENING
+from backends.engine.speculation.account import ALLOWANCE, OPENING
 from backends.engine.speculation.speculator import READING, STALE
 from backends.wire import Speculation
 
