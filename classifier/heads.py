@@ -13,7 +13,7 @@ from classifier.corpus import Outcome
 from classifier.measures import Floats, log_loss
 from classifier.model import rising
 
-PENALTIES = (0.003, 0.01, 0.03, 0.1)  # scikit-learn's C; chosen by cross-validation each time
+PENALTIES = (0.001, 0.003, 0.01, 0.03)  # scikit-learn's C; chosen by cross-validation each time
 NO_PENALTY = 1e6
 CERTAIN = 1e-3  # how far from 0 and 1 the quality of a tier is taken to be at least
 
@@ -28,7 +28,7 @@ class Penalties(NamedTuple):
     apart: float
 
 
-USUAL = Penalties(0.03, 0.01)  # where there are too few answers to choose by
+USUAL = Penalties(0.01, 0.003)  # where there are too few answers to choose by
 
 
 def fit_head(inputs: Any, quality: Floats, penalty: float) -> Any:

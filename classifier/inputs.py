@@ -26,7 +26,8 @@ Floats32 = NDArray[np.float32]
 WAVES = 256
 # From a coarse grid over what is not held out and over outcomes of other models: how much more or less each kind of
 # feature may weigh than a unit of standardised structure does for tasks.
-GRAM_SCALE = 6.0
+GRAM_SCALE = 12.0
+TASK_GRAM_SCALE = 6.0
 STRUCTURE_SCALE = 0.26  # for tiers, whose waves hold the structure too
 WAVE_SCALE = 5.0 * (2 / WAVES) ** 0.5
 LEAST_SPREAD = 0.05  # a flag that is hardly ever set must not become a loud one
@@ -112,7 +113,7 @@ class Inputs:
         structure = len(STRUCTURE)
         plain = heads[:, :structure] / self.scaling.spread[:structure]
         bias = intercepts - plain @ self.scaling.mean[:structure]
-        return _plain(plain.T), _plain(heads[:, structure:].T * GRAM_SCALE), _plain(bias)
+        return _plain(plain.T), _plain(heads[:, structure:].T * TASK_GRAM_SCALE), _plain(bias)
 
 
 def inputs_of(prompts: Sequence[str], known: Weights | None = None) -> Inputs:
@@ -126,14 +127,18 @@ def inputs_of(prompts: Sequence[str], known: Weights | None = None) -> Inputs:
         directions, phases = scaling.directions()
         waves = np.cos(look @ directions + phases)
     scaled = ((look - scaling.mean) / scaling.spread)[:, : len(STRUCTURE)]
-    grams = _grams(found) * GRAM_SCALE
+    grams = _grams(found)
     return Inputs(
         found=found,
         scaling=scaling,
         waves=waves,
-        tiers=sparse.hstack([np.hstack([scaled * STRUCTURE_SCALE, waves * WAVE_SCALE]), grams]).tocsr(),
-        tasks=sparse.hstack([scaled, grams]).tocsr(),
+        tiers=_beside(np.hstack([scaled * STRUCTURE_SCALE, waves * WAVE_SCALE]), grams * GRAM_SCALE),
+        tasks=_beside(scaled, grams * TASK_GRAM_SCALE),
     )
+
+
+def _beside(dense: Floats, grams: Any) -> Any:
+    return sparse.hstack([dense, grams]).tocsr()
 
 
 def _grams(found: Sequence[Features]) -> Any:
