@@ -4,7 +4,7 @@ That is a pair: the array [layers, blocks, block_size, kv_heads, head_dim] in fl
 the scales of int8 [layers, blocks, block_size, kv_heads], empty for the others. Four bits are uint8, the records of
 `kv_int4` in the place of head_dim. See also `kv_formats`; what is stored here equals what these store.
 
-Which loops store and load a side is decided by its type when they are compiled.
+Which loops store and read a side is decided by its type when they are compiled.
 """
 
 from typing import Any
@@ -51,11 +51,6 @@ def store(vector: Array, side: Side, layer: int, block: int, offset: int, head: 
     raise NotImplementedError("for compiled loops alone")
 
 
-def load(side: Side, layer: int, block: int, offset: int, head: int, target: Array) -> None:
-    """target [head_dim], float32, = what is kept there."""
-    raise NotImplementedError("for compiled loops alone")
-
-
 @overload(store)  # type: ignore[untyped-decorator]
 def _store(vector: Any, side: Any, layer: Any, block: Any, offset: Any, head: Any) -> Any:
     chosen = _store_record if of_records(side) else _store_scaled
@@ -64,16 +59,6 @@ def _store(vector: Any, side: Any, layer: Any, block: Any, offset: Any, head: An
         chosen(vector, side, layer, block, offset, head)
 
     return stored
-
-
-@overload(load)  # type: ignore[untyped-decorator]
-def _load(side: Any, layer: Any, block: Any, offset: Any, head: Any, target: Any) -> Any:
-    chosen = _load_record if of_records(side) else _load_scaled
-
-    def loaded(side: Any, layer: Any, block: Any, offset: Any, head: Any, target: Any) -> None:
-        chosen(side, layer, block, offset, head, target)
-
-    return loaded
 
 
 @jit
@@ -93,13 +78,9 @@ def _store_scaled(vector: Array, side: Side, layer: int, block: int, offset: int
 
 
 @jit
-def _load_scaled(side: Side, layer: int, block: int, offset: int, head: int, target: Array) -> None:
-    cache, scales = side
-    source, scale = cache[layer, block, offset, head], _ONE
-    if len(scales):
-        scale = scales[layer, block, offset, head]
-    for i in range(len(target)):
-        target[i] = widen(source[i]) * scale
+def scale_of(side: Side, layer: int, block: int, offset: int, head: int) -> Any:
+    """What the numbers of one vector, which is no record, are to be multiplied by."""
+    return side[1][layer, block, offset, head] if len(side[1]) else _ONE
 
 
 @jit
@@ -116,7 +97,8 @@ def _store_record(vector: Array, side: Side, layer: int, block: int, offset: int
 
 
 @jit
-def _load_record(side: Side, layer: int, block: int, offset: int, head: int, target: Array) -> None:
+def load_record(side: Side, layer: int, block: int, offset: int, head: int, target: Array) -> None:
+    """target [head_dim], float32, = the vector that is kept there."""
     size, record = len(target), side[0][layer, block, offset, head]
     for begin in range(0, size, GROUP):
         half = min(GROUP, size - begin) // 2

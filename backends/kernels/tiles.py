@@ -6,23 +6,55 @@ import numpy as np
 from numba.extending import overload
 from numpy.typing import NDArray
 
-from backends.kernels.sides import Side, load, of_records
+from backends.kernels.numeric import widen
+from backends.kernels.sides import Side, load_record, of_records, scale_of
 from backends.kernels.team import jit
 
 Array = NDArray[Any]
 
 
-@jit
 def fetch(side: Side, layer: int, table: Array, start: int, count: int, head: int, tile: Array) -> None:
     """tile[j] = what the cache has of the position start + j."""
-    block_size = side[0].shape[2]
+    raise NotImplementedError("for compiled loops alone")
+
+
+@overload(fetch)  # type: ignore[untyped-decorator]
+def _fetch(side: Any, layer: Any, table: Any, start: Any, count: Any, head: Any, tile: Any) -> Any:
+    chosen = _fetch_records if of_records(side) else _fetch_numbers
+
+    def fetched(side: Any, layer: Any, table: Any, start: Any, count: Any, head: Any, tile: Any) -> None:
+        chosen(side, layer, table, start, count, head, tile)
+
+    return fetched
+
+
+@jit
+def _fetch_numbers(
+    side: Side, layer: int, table: Array, start: int, count: int, head: int, tile: Array
+) -> None:
+    """A loop of its own for a whole tile: a call for each vector would cost as much as the vector."""
+    cache = side[0]
+    block_size, size = cache.shape[2], cache.shape[4]
     done = 0
     while done < count:
         block, offset = table[(start + done) // block_size], (start + done) % block_size
         run = min(block_size - offset, count - done)
         for j in range(run):
-            load(side, layer, block, offset + j, head, tile[done + j])
+            source, target = cache[layer, block, offset + j, head], tile[done + j]
+            scale = scale_of(side, layer, block, offset + j, head)
+            for i in range(size):
+                target[i] = widen(source[i]) * scale
         done += run
+
+
+@jit
+def _fetch_records(
+    side: Side, layer: int, table: Array, start: int, count: int, head: int, tile: Array
+) -> None:
+    block_size = side[0].shape[2]
+    for j in range(count):
+        position = start + j
+        load_record(side, layer, table[position // block_size], position % block_size, head, tile[j])
 
 
 def located(
