@@ -214,7 +214,8 @@ def four_bits(
     high = tl.load(x_rows + column[None, :] + 16, mask=is_input, other=0.0)
     is_weight = is_channel[:, None] & (column < columns)[None, :]
     packed = tl.load(weight_rows + at // 2 + byte[None, :], mask=is_weight, other=0)
-    shift = middle if zero is None else zero.to(low.dtype)[:, None]
+    # A number beside a tensor of bfloat16 would make float32 of it, so this one is a tensor, too.
+    shift = tl.full([1, 1], middle, low.dtype) if zero is None else zero.to(low.dtype)[:, None]
     sums = tl.dot(low, tl.trans((packed & 15).to(low.dtype) - shift), sums, input_precision="ieee")
     sums = tl.dot(high, tl.trans((packed >> 4).to(low.dtype) - shift), sums, input_precision="ieee")
     return sums, tl.sum(low.to(tl.float32) + high.to(tl.float32), 1)

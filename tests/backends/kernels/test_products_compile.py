@@ -22,14 +22,16 @@ Compile = Callable[..., Any]
 Case = tuple[torch.dtype, torch.dtype, int, bool, bool]
 CASES: list[Case] = [
     (BF16, U8, 128, True, False),
-    (F16, U8, 32, False, True),
+    (BF16, U8, 32, False, True),
     (BF16, I8, COLUMNS, False, False),
     (F16, FLOAT8, 128, False, False),
     (I8, I8, COLUMNS, False, False),
     (FLOAT8, FLOAT8, COLUMNS, False, False),
+    (BF16, U8, 64, False, False),
 ]
 MORE: list[Case] = [
-    (BF16, U8, 64, False, False),
+    (F16, U8, 32, False, True),
+    (F16, U8, 64, False, False),
     (F32, U8, 128, True, False),
     (F32, I8, COLUMNS, False, False),
     (BF16, I8, 128, True, False),
