@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 
 from backends.quantize.job import Order, quantize
@@ -21,6 +22,14 @@ METHODS: dict[str, dict[str, Any]] = {
     "fp8": {"method": "fp8"},
 }
 WITHOUT_ZEROS = ("rtn 4", "rtn 8 rows")
+PROMPTS = (
+    "The capital of France is",
+    "def add(a, b):\n",
+    "Once upon a time",
+    "Water boils at",
+    "1, 2, 3, 4,",
+)
+NEAR_TIE = 0.02  # of log-probabilities
 IN_SIXTEEN_BITS = 5e-3  # of log-probabilities: it rounds the weights that it makes of small integers
 
 
@@ -61,3 +70,26 @@ def test_it_is_read_without_a_word(name: str, made: dict[str, Path], logits: Log
     """Version 0.20.1 of the format's code has no room for packed zeros where it keeps weights packed; and with fp8 it
     rounds activations, too."""
     assert_the_same(made[name], logits, 1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.models
+@pytest.mark.timeout(900)
+def test_a_real_model_says_the_same(smollm2_folder: Path, logits: Logits, tmp_path: Path) -> None:
+    """What transformers says, token by token, is the likeliest here too, but for near ties."""
+    from transformers import AutoModelForCausalLM
+
+    order = Order(
+        source=smollm2_folder, out=tmp_path / "made", settings=settings("rtn", group=64),
+        calibrate=lambda: pytest.fail("rounding watches no model"), calibration="", device=torch.device("cpu"),
+    )  # fmt: skip
+    quantize(order, lambda total, done: None, lambda: None)
+    tokenizer = tokenizers.Tokenizer.from_file(str(smollm2_folder / "tokenizer.json"))
+    theirs = AutoModelForCausalLM.from_pretrained(order.out, dtype=torch.float32)
+    for prompt in PROMPTS:
+        ids = tokenizer.encode(prompt).ids
+        said = theirs.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=20)[0].tolist()
+        assert len(said) > len(ids)
+        scores = logits(order.out, said)[len(ids) - 1 : -1]
+        chosen = scores.gather(1, torch.tensor(said[len(ids) :])[:, None])[:, 0]
+        assert (scores.amax(-1) - chosen).max() < NEAR_TIE
