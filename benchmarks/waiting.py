@@ -63,8 +63,9 @@ def _write(file: Path, preset: str, when: str) -> None:
     """The preset, with every request beginning on the cheapest tier, and nothing decided by the clock."""
     presets = resources.files("gateway").joinpath("presets")
     config = yaml.safe_load(presets.joinpath(f"{preset}.yaml").read_text(encoding="utf-8"))
-    if "calibration" in config:
-        config["calibration"] = str(presets.joinpath(config["calibration"]))
+    for beside in ("classifier", "calibration"):
+        if beside in config:
+            config[beside] = str(presets.joinpath(config[beside]))
     config["server"] = {"port": 0}
     config["state"] = {"folder": "state"}
     config["anonymous"] = {
