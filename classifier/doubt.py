@@ -20,9 +20,8 @@ class Doubt:
 
     known: NDArray[np.bool_]  # (N,): the words that were met in more than one prompt
     usual: NDArray[np.float32]  # (T,): share of good answers, the mean over kinds of prompts; it never falls
-    slopes: NDArray[
-        np.float32
-    ]  # (2,): the logit of trust where all words are known, and what it loses where none is
+    # (2,): the logit of trust where all words are known, and what it loses where none is
+    slopes: NDArray[np.float32]
 
     def unknown(self, of: Features) -> float:
         """The share of the prompt's words that were not met, rare ones weighing more; 1 where there are none."""

@@ -88,9 +88,8 @@ def _count_by_convention(metrics: Metrics, exchange: Exchange, code: str | None)
     for entry in exchange.ledger.entries:
         failed = entry.kind == FAILED and entry.outcome != RUNNING
         error = metrics.error(entry.outcome) if failed else ""
-        seconds = max(
-            0.0, (entry.ended or now) - entry.started
-        )  # a sum must not fall when the clock is put back
+        # Sums must not fall when the clock is put back.
+        seconds = max(0.0, (entry.ended or now) - entry.started)
         metrics.gen_ai.attempt(operation, entry.tier, entry.model, error, seconds, entry.usage)
 
 

@@ -21,9 +21,7 @@ TICK = 0.008  # seconds; a stall of this process is one tick, however long, so t
 LATE = 0.004  # seconds; a tick that rings later tells that this process was kept from listening
 SUSPICIOUS, SILENT = 2, 6  # ticks without a word from the server: it is asked, it is given up
 STARVED = 2 * SILENT  # the same where all ticks ring late: some time it must be given up
-AGAIN = (
-    0.2  # seconds after which one that does not answer is asked again, so that it is found without a request
-)
+AGAIN = 0.2  # seconds after which it is asked again if it did not answer; so it is found without a request
 
 
 class Pulse:

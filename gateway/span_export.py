@@ -41,7 +41,8 @@ class SpanExport:
         self._exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces", timeout=EXPORT_TIMEOUT)
         self._frame = Frame(Resource.create({SERVICE_NAME: config.service_name}), PROVIDER)
         self._spans: deque[Recorded] = deque(maxlen=MAX_QUEUE)
-        self._dropped = 0
+        self._dropped = 0  # counted by who adds
+        self._told = 0  # of them, by who sends: each thread writes to its own
         self._lost = lost
         self._waking = threading.Event()
         self._closing = False
@@ -82,7 +83,8 @@ class SpanExport:
             left -= count
             if not self._sent([self._spans.popleft() for _ in range(count)]):
                 self._lose(count, "collector")
-        dropped, self._dropped = self._dropped, 0
+        dropped = self._dropped - self._told
+        self._told += dropped
         if dropped:
             self._lose(dropped, "queue")
             logger.warning("traces: %d spans were dropped, as the collector is too slow", dropped)

@@ -51,9 +51,8 @@ class Speculator:
         self._accounts: defaultdict[str, Account] = defaultdict(Account)  # by task
         self._gates: dict[Key, Gate] = {}
         self._costs = {drafter.method: StepCosts() for drafter in drafters}
-        self._reading: defaultdict[DraftMethod, Mean] = defaultdict(
-            lambda: Mean(READING)
-        )  # steps for a token
+        # Steps for a token.
+        self._reading: defaultdict[DraftMethod, Mean] = defaultdict(lambda: Mean(READING))
         self._lengths: defaultdict[str, Mean] = defaultdict(lambda: Mean(TYPICAL))  # of answers, by task
         self._asked: list[Sequence] = []  # those that may have a draft
         self._wishes: list[tuple[Drafter, list[Wish]]] = []  # for the next step
