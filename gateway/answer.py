@@ -1,4 +1,7 @@
-"""The running answer: passes deltas on, and when it ends, however it ends, settles and remembers exactly once."""
+"""The running answer: passes deltas on, and when it ends, however it ends, remembers and settles exactly once.
+
+A client that has seen the end may go on from it, so what was said is stored before; nobody waits for the settling.
+"""
 
 import asyncio
 import re
@@ -12,6 +15,7 @@ from backends.backend import BackendError, CallPiece, Delta, Rejected, Usage
 from backends.tools.calls import joined
 from gateway.books import Books
 from gateway.cascade import Attempt
+from gateway.ledger import ANSWERED
 from gateway.metering import Charge, Meter
 from gateway.metrics import Metrics
 from gateway.recall import Memory, Recalled
@@ -39,33 +43,34 @@ class Epilogue(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics
     traces: Traces
 
-    async def __call__(
-        self, last: Delta | None, text: str, calls: Sequence[CallPiece], tokens: int, cached: int
-    ) -> None:
-        """`last`: the final delta, None when the answer was cut short after `tokens` tokens.
+    @property
+    def seconds(self) -> float:
+        """Since the request came."""
+        return time.monotonic() - self.started
 
-        The calls of such an answer are forgotten: nobody will answer them.
-        """
+    async def settle(self, last: Delta | None, seconds: float, tokens: int, cached: int) -> None:
+        """`last`: the final delta, None when the answer was cut short after `tokens` tokens and `seconds`."""
         usage = last.usage if last is not None else None
         if usage is None:
             usage = Usage(prompt_tokens=self.prompt_tokens, completion_tokens=tokens, cached_tokens=cached)
-        entry, tier = self.attempt.entry, self.attempt.tier.name
-        used = self.books.answered(self.request, self.attempt.tier, entry, last, usage)
+        used = self.books.answered(self.request, self.attempt.tier, self.attempt.entry, last, usage)
         with self.traces.span("headrace.settle", tokens=used.tokens):
             await self.meter.settle(self.charge, used)
         if last is not None:
-            self._measure(last, usage)
+            self._measure(last, usage, seconds)
+
+    async def remember(self, text: str, calls: Sequence[CallPiece], *, complete: bool) -> None:
+        """The calls of an answer that was cut short are forgotten: nobody will answer them."""
         turn = Turn(
             role="assistant",
             content=text,
-            tier=tier,
-            partial=last is None,
-            calls=() if last is None else to_calls(joined(calls)),
+            tier=self.attempt.tier.name,
+            partial=not complete,
+            calls=to_calls(joined(calls)) if complete else (),
         )
         await self.memory.remember(self.request, self.recalled, turn)
 
-    def _measure(self, last: Delta, usage: Usage) -> None:
-        seconds = time.monotonic() - self.started
+    def _measure(self, last: Delta, usage: Usage, seconds: float) -> None:
         replica, asked = self.attempt.replica.name, self.request
         self.metrics.generation(replica, usage, last.timings, asked.n, asked.max_tokens)
         self.metrics.answered(self.attempt.tier.name, self.first_text, seconds, usage.completion_tokens)
@@ -86,15 +91,19 @@ class AnswerStream:
         self._tokens = 0
         self._cached = 0  # of the prompt, as far as it is told before the end
         self._last: Delta | None = None
+        self._seconds: float | None = None  # of the whole answer, once it is complete
+        self._remembered = False
         self._ending: asyncio.Task[None] | None = None
 
     def __aiter__(self) -> AsyncIterator[Delta]:
         return self
 
     async def __anext__(self) -> Delta:
+        if self._last is not None or self._ending is not None:
+            raise StopAsyncIteration
         try:
-            delta = await self._pull()
-        except BaseException as ending:  # the end, an error of the backend, or a cancellation
+            delta = self._held.popleft() if self._held else await anext(self._attempt.rest)
+        except BaseException as ending:  # an early end, an error of the backend, or a cancellation
             if isinstance(ending, BackendError):
                 self._attempt.entry.ends(ending.code)
             await self.aclose()
@@ -107,15 +116,18 @@ class AnswerStream:
         self._tokens += delta.tokens
         self._cached = max(self._cached, delta.cached)
         if delta.usage is not None:
-            self._last = delta
+            self._complete(delta)
         return delta
 
-    async def _pull(self) -> Delta:
-        if self._last is not None or self._ending is not None:
-            raise StopAsyncIteration
-        if self._held:
-            return self._held.popleft()
-        return await anext(self._attempt.rest)
+    def _complete(self, last: Delta) -> None:
+        self._last, self._seconds = last, self._epilogue.seconds
+        self._attempt.entry.ends(ANSWERED)
+
+    async def remember(self) -> None:
+        if not self._remembered:
+            self._remembered = True
+            said = "".join(self._text)
+            await self._epilogue.remember(said, self._calls, complete=self._last is not None)
 
     async def aclose(self) -> None:
         if self._ending is None:
@@ -130,7 +142,9 @@ class AnswerStream:
         for delta in self._held:  # made, though nobody has read it
             self._tokens += delta.tokens
             self._cached = max(self._cached, delta.cached)
-        await self._epilogue(self._last, "".join(self._text), self._calls, self._tokens, self._cached)
+        seconds = self._epilogue.seconds if self._seconds is None else self._seconds
+        await self._epilogue.settle(self._last, seconds, self._tokens, self._cached)
+        await self.remember()
 
 
 def in_the_clients_words(error: Rejected, request: Request) -> Rejected:

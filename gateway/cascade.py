@@ -20,7 +20,7 @@ from gateway.holding import Ahead, Held
 from gateway.judges import Brief
 from gateway.judging import judge
 from gateway.ledger import ABORTED, ESCALATED, Entry, Ledger
-from gateway.request import Deltas, Route
+from gateway.request import Route
 from gateway.stakes import Verdict
 from gateway.telemetry import Traces
 from gateway.tiers import Replica, Tier
@@ -39,7 +39,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     replica: Replica
     entry: Entry  # of the ledger
     held: Sequence[Delta]
-    rest: Deltas
+    rest: Ahead
     verdicts: tuple[Verdict, ...] = ()  # of this and the ones before it, as far as they were judged
 
 

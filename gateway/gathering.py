@@ -21,15 +21,23 @@ class GatheringTransport:
 
     def write(self, data: bytes) -> None:
         if not self._pieces:
-            self._loop.call_soon(self._send)
+            self._loop.call_soon(self.flush)
         self._pieces.append(data)
         self._size += len(data)
         if self._size >= ENOUGH:
-            self._send()
+            self.flush()
+
+    def flush(self) -> None:
+        """Do not wait for the end of the turn."""
+        if self._pieces:
+            data = b"".join(self._pieces)
+            self._pieces.clear()
+            self._size = 0
+            self._transport.write(data)
 
     def close(self) -> None:
         """What was written is sent before."""
-        self._send()
+        self.flush()
         self._transport.close()
 
     def abort(self) -> None:
@@ -37,13 +45,6 @@ class GatheringTransport:
         self._pieces.clear()
         self._size = 0
         self._transport.abort()
-
-    def _send(self) -> None:
-        if self._pieces:
-            data = b"".join(self._pieces)
-            self._pieces.clear()
-            self._size = 0
-            self._transport.write(data)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)

@@ -8,7 +8,9 @@ changes nothing, so nobody has to find out.
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections import defaultdict
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -47,6 +49,7 @@ class GuardedLimits:
         self._guard = guard or Guard()
         self._owed: dict[str, tuple[Reservation, Limits, Amount]] = {}  # by lease, the oldest first
         self._repaying: set[asyncio.Task[None]] = set()
+        self._settling: dict[str, set[asyncio.Future[None]]] = defaultdict(set)  # by tenant
 
     async def reserve(self, tenant: str, limits: Limits, lease: str, amount: Amount) -> Reservation:
         if unlimited(limits):
@@ -63,7 +66,8 @@ class GuardedLimits:
         if unlimited(limits):
             return
         try:
-            await self._ask(self._store.settle(reservation, limits, used))
+            with self._settles(reservation.tenant):
+                await self._ask(self._store.settle(reservation, limits, used))
         except LimitStoreUnavailable:
             self._owe(reservation, limits, used)
             raise
@@ -86,7 +90,7 @@ class GuardedLimits:
 
     async def _reserve(self, tenant: str, limits: Limits, lease: str, amount: Amount) -> Reservation:
         try:
-            reservation = await self._ask(self._store.reserve(tenant, limits, lease, amount))
+            reservation = await self._once_settled(tenant, limits, lease, amount)
         except LimitExceeded:
             await self._repay(REPAID_AT_ONCE)  # what is owed may be the very thing that stands in the way
             raise
@@ -98,6 +102,28 @@ class GuardedLimits:
         if self._owed:
             await self._repay(REPAID_AT_ONCE)
         return reservation
+
+    async def _once_settled(self, tenant: str, limits: Limits, lease: str, amount: Amount) -> Reservation:
+        """A client has its answer a moment before that is settled, and is not refused because of it."""
+        try:
+            return await self._ask(self._store.reserve(tenant, limits, lease, amount))
+        except LimitExceeded:
+            if not (settling := self._settling.get(tenant)):
+                raise
+            await asyncio.wait(set(settling))
+            return await self._ask(self._store.reserve(tenant, limits, lease, amount))
+
+    @contextmanager
+    def _settles(self, tenant: str) -> Iterator[None]:
+        running = asyncio.get_running_loop().create_future()
+        self._settling[tenant].add(running)
+        try:
+            yield
+        finally:
+            running.set_result(None)
+            self._settling[tenant].discard(running)
+            if not self._settling[tenant]:
+                del self._settling[tenant]
 
     async def _ask(self, question: Coroutine[Any, Any, T]) -> T:
         return await self._guard.ask(

@@ -47,7 +47,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._refusal = NO_HTTP  # what a client is told that the parser does not understand
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        super().connection_made(cast(asyncio.Transport, GatheringTransport(transport)))
+        self._gathering = GatheringTransport(transport)
+        super().connection_made(cast(asyncio.Transport, self._gathering))
         self._head.start(HEAD_TIMEOUT)
 
     def data_received(self, data: bytes) -> None:
@@ -134,6 +135,11 @@ class GuardedProtocol(HttpToolsProtocol):
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
         self.transport.write(STATUS_LINE[error.status] + head % len(body) + body)
         self.transport.close()
+
+    def on_response_complete(self) -> None:
+        """Whoever asked does not wait for what is still done after an answer."""
+        self._gathering.flush()
+        super().on_response_complete()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn never leaves it open
         """Whether to leave our side open: a client may only have said all that it has to, or it may be gone.

@@ -92,11 +92,17 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deltas(Protocol):
-    """The deltas of one answer. `aclose` aborts what still runs, settles and remembers; it may be called twice."""
+    """The deltas of one answer, of which the last one has the usage.
+
+    `remember` stores what was said, and is for an answer that is complete; `aclose` does so of any other, aborts what
+    still runs, and settles. Both may be called twice.
+    """
 
     def __aiter__(self) -> AsyncIterator[Delta]: ...
 
     async def __anext__(self) -> Delta: ...
+
+    async def remember(self) -> None: ...
 
     async def aclose(self) -> None: ...
 

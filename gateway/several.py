@@ -93,6 +93,10 @@ class MergedDeltas:
         except Exception as error:
             await self._queue.put(error)
 
+    async def remember(self) -> None:
+        for part in self._parts:
+            await part.remember()
+
     async def aclose(self) -> None:
         for pump in self._pumps:
             pump.cancel()

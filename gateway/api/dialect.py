@@ -58,7 +58,7 @@ def finish_of(delta: Delta) -> Finish | None:
 class Rendering(ABC):
     """One answer in the words of a dialect, which may differ by what was asked.
 
-    Streamed: `opening`, `piece`s, `closing`, and `farewell` once the answer is settled and remembered, as the next
+    Streamed: `opening`, `piece`s, `closing`, and `farewell` once the answer is remembered, as the next
     turn may follow at once. `broken` ends a stream at any time, also before its opening. `model` in an answer is the
     tier that gave it, whatever name was asked for.
     """

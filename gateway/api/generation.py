@@ -4,7 +4,6 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar, cast, get_args
 
@@ -65,6 +64,11 @@ class _Call(Generic[R]):
     def request(self) -> Request:
         return self.requests[0]
 
+    async def close(self) -> None:
+        """Settle the answer, and abort it if it still runs. Idempotent."""
+        if self.exchange.answer is not None:
+            await self.exchange.answer.deltas.aclose()
+
 
 class Generation(Generic[B, R]):
     """The endpoint of one dialect, as an ASGI application: it has to watch the client while the model runs."""
@@ -81,38 +85,48 @@ class Generation(Generic[B, R]):
         body, requests, rendering = await asked(self._dialect, http, self._server)
         exchange.requests = tuple(requests)
         call = _Call(exchange, exchange.requests, rendering, ledger.wanted(exchange.headers))
-        if body.stream:
-            await self._streamed(call, scope, receive, send)
-        else:
-            whole = await watched(self._whole(call), disconnected(scope, receive), self._drain.cut)
-            await whole(scope, receive, send)
+        try:
+            if body.stream:
+                await self._streamed(call, scope, receive, send)
+            else:
+                response = await self._whole(call, scope, receive)
+                await response(scope, receive, send)
+        finally:
+            await call.close()  # the client has its answer by now
 
-    async def _whole(self, call: _Call[R]) -> Response:
-        answer = await self._answer(call)
-        async with aclosing(answer.deltas) as deltas:
-            told = [delta async for delta in deltas]
-        for delta in told:
-            finish_of(delta)
-        ending = _ending(told[-1] if told else None)
-        call.exchange.usage = ending.usage
-        whole = call.rendering.whole(answer, told, ending)
-        await self._keep(call)
+    async def _whole(self, call: _Call[R], scope: Scope, receive: Receive) -> Response:
+        answer, whole = await watched(self._told(call), disconnected(scope, receive), self._drain.cut)
+        await self._stored(answer, call)
         return Response(
             msgspec.json.encode(_with_ledger(call, whole)),
             headers=answer.headers,
             media_type="application/json",
         )
 
+    async def _told(self, call: _Call[R]) -> tuple[Answer, Chunk]:
+        answer = await self._answer(call)
+        told = [delta async for delta in answer.deltas]
+        for delta in told:
+            finish_of(delta)
+        ending = _ending(told[-1] if told else None)
+        call.exchange.usage = ending.usage
+        return answer, call.rendering.whole(answer, told, ending)
+
     async def _streamed(self, call: _Call[R], scope: Scope, receive: Receive, send: Send) -> None:
         stream = EventStream(send, self._dialect.typed)
         quiet = keep_alive(stream, self._server.keepalive_after, {"x-headrace-tier": "pending"})
         try:
-            await watched(self._stream(call, stream), disconnected(scope, receive), self._drain.cut, quiet)
-        except ClientGone:
-            await self._keep(call)
-            raise
+            answer, closing = await watched(
+                self._stream(call, stream), disconnected(scope, receive), self._drain.cut, quiet
+            )
+            await self._stored(answer, call)
+            *others, last = [*closing, *call.rendering.farewell()]
+            await stream.done([*others, _with_ledger(call, last)])
         except Exception as error:
-            if not stream.started:
+            await call.close()
+            if isinstance(error, ClientGone):
+                await self._keep(call)
+            if isinstance(error, ClientGone) or not stream.started:
                 raise
             told = call.exchange.error = as_api_error(error)
             if told.status == 500:
@@ -121,26 +135,29 @@ class Generation(Generic[B, R]):
             await self._keep(call)
             await stream.broken(events)
 
-    async def _stream(self, call: _Call[R], stream: EventStream) -> None:
+    async def _stream(self, call: _Call[R], stream: EventStream) -> tuple[Answer, Sequence[Chunk]]:
+        """All but the events by which a client knows that this was all; returns them."""
         answer = await self._answer(call)
-        async with aclosing(answer.deltas) as deltas:
-            await stream.start(answer.headers)
-            stream.keep(call.rendering.opening(answer))  # its first delta is here, so something follows
-            last: Delta | None = None
-            async for last in deltas:
-                if (ready := call.rendering.ready(last)) is not None:
-                    await stream.event(ready, more=last.more)
-                    continue
-                ended = finish_of(last) is not None and last.usage is None
-                if last.text or last.calls or last.scores or last.prompt or ended:
-                    await stream.events(call.rendering.piece(last))
-            ending = _ending(last)
-            call.exchange.usage = ending.usage
-            closing = call.rendering.closing(ending)
+        await stream.start(answer.headers)
+        stream.keep(call.rendering.opening(answer))  # its first delta is here, so something follows
+        last: Delta | None = None
+        async for last in answer.deltas:
+            if (ready := call.rendering.ready(last)) is not None:
+                await stream.event(ready, more=last.more)
+                continue
+            ended = finish_of(last) is not None and last.usage is None
+            if last.text or last.calls or last.scores or last.prompt or ended:
+                await stream.events(call.rendering.piece(last))
+        ending = _ending(last)
+        call.exchange.usage = ending.usage
+        return answer, call.rendering.closing(ending)
+
+    async def _stored(self, answer: Answer, call: _Call[R]) -> None:
+        """What a client may go on from once it has the end of its answer, and what is told in that end."""
+        await answer.deltas.remember()
+        if call.ledger:
+            await call.close()
         await self._keep(call)
-        *events, last_event = [*closing, *call.rendering.farewell()]
-        # one piece, as nothing comes between
-        await stream.done([*events, _with_ledger(call, last_event)])
 
     async def _keep(self, call: _Call[R]) -> None:
         if not call.kept:

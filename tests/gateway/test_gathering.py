@@ -54,6 +54,16 @@ async def test_writes_of_one_turn_are_one_piece(pair: Pair) -> None:
     assert pair.arrived() == b"e"
 
 
+async def test_what_is_flushed_does_not_wait(pair: Pair) -> None:
+    for piece in (b"a", b"b"):
+        pair.sending.write(piece)
+    pair.sending.flush()
+    assert pair.arrived() == b"ab"
+    pair.sending.write(b"c")
+    await asyncio.sleep(0)
+    assert pair.arrived() == b"c"
+
+
 async def test_who_writes_on_and_on_is_told_to_wait(pair: Pair) -> None:
     """Without a turn of the loop in between."""
     for _ in range(100):

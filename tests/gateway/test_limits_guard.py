@@ -63,6 +63,19 @@ async def cancelled(guard: GuardedLimits, store: Unsteady) -> None:
     store.open.set()
 
 
+async def test_nobody_is_refused_for_an_answer_that_is_just_being_settled(store: Unsteady) -> None:
+    guard = GuardedLimits(store)
+    first = await guard.reserve("acme", ONE, "a", NOTHING)
+    store.pause = 0.05
+    settling = asyncio.create_task(guard.settle(first, ONE, NOTHING))
+    await asyncio.sleep(0)
+    store.pause = 0.0
+    assert (await guard.reserve("acme", ONE, "b", NOTHING)).lease == "b"
+    assert settling.done()
+    with pytest.raises(LimitExceeded):
+        await guard.reserve("acme", ONE, "c", NOTHING)
+
+
 async def test_a_store_that_keeps_failing_is_not_asked_any_more(store: Unsteady) -> None:
     guard = GuardedLimits(store, Guard(Breaker(failures=3, pause=60.0)))
     store.down = True

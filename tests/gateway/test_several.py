@@ -18,7 +18,7 @@ class Scripted:
         self._steps = iter(steps)
         self._pause = pause
         self.pulled = 0
-        self.closed = 0
+        self.closed = self.remembered = 0
 
     def __aiter__(self) -> AsyncIterator[Delta]:
         return self
@@ -32,6 +32,9 @@ class Scripted:
             raise step
         self.pulled += 1
         return step
+
+    async def remember(self) -> None:
+        self.remembered += 1
 
     async def aclose(self) -> None:
         self.closed += 1

@@ -53,6 +53,7 @@ class Script:
     refusal: Exception | None = None  # raised instead of an answer
     wait: float = 0.0  # before the answer
     pause: float = 0.0  # before each delta after the first
+    settling: float = 0.0  # what closing takes
     breakage: Exception | None = None  # raised after the texts, instead of a finish
     usage: Usage | None = USAGE
     stopped_by: str | None = None
@@ -87,9 +88,13 @@ class ScriptedDeltas:
                 finish=self._script.finish, usage=self._script.usage, stopped_by=self._script.stopped_by
             )
 
+    async def remember(self) -> None:
+        self._dispatcher.remembered += 1
+
     async def aclose(self) -> None:
         if not self._closed:
             self._closed = True
+            await asyncio.sleep(self._script.settling)
             self._dispatcher.running -= 1
             self._dispatcher.closed += 1
 
@@ -104,6 +109,7 @@ class ScriptedDispatcher:
     assessment: Assessment | None = None
     running: int = 0
     waiting: int = 0
+    remembered: int = 0
     closed: int = 0
     pulled: int = 0
 

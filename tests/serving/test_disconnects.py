@@ -160,13 +160,30 @@ def read_to(raw: socket.socket, end: bytes) -> bytes:
     return received
 
 
-def test_settled_before_done(front: Any) -> None:
-    """Who has read [DONE] can go on with the session: the answer is closed by then."""
+@pytest.mark.parametrize(("stream", "end"), [(True, b"[DONE]\n\n\r\n0\r\n\r\n"), (False, b"}}}")])
+def test_remembered_before_the_end_and_settled_after_it(front: Any, stream: bool, end: bytes) -> None:
+    """Who has read [DONE] can go on with the session, and does not wait for the limits."""
+    front.dispatcher.script.settling = 1.0
     with front.connect() as raw:
-        for number in range(20):
-            raw.sendall(post(stream=True))
-            read_to(raw, b"[DONE]\n\n\r\n0\r\n\r\n")
-            assert front.dispatcher.closed == number + 1
+        for number in range(3):
+            raw.sendall(post(stream=stream))
+            read_to(raw, end)
+            assert (front.dispatcher.remembered, front.dispatcher.closed) == (number + 1, 0)
+        assert front.drain.running == 3
+        front.leave(patience=60.0)
+        front.eventually(lambda: front.drain.running == 0)
+    assert front.dispatcher.closed == 3
+    assert [exchange.status for exchange in front.exchanges] == [200] * 3
+
+
+def test_a_client_that_leaves_with_its_whole_answer_is_not_gone(front: Any) -> None:
+    front.dispatcher.script.settling = 0.3
+    with front.connect() as raw:
+        raw.sendall(post(stream=True))
+        read_to(raw, b"[DONE]\n\n\r\n0\r\n\r\n")
+    front.eventually(lambda: len(front.exchanges) == 1)
+    assert front.exchanges[0].status == 200
+    assert front.dispatcher.closed == 1
 
 
 def test_many_clients_leave_at_once(front: Any) -> None:

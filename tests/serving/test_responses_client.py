@@ -275,7 +275,7 @@ def test_an_error_in_mid_stream(client: OpenAI, front: Any) -> None:
     assert [event.sequence_number for event in events] == list(range(len(events)))
     kept = client.responses.retrieve(failed.response.id)
     assert (kept.status, kept.output_text) == ("failed", "Hello")
-    assert front.dispatcher.running == 0
+    front.eventually(lambda: front.dispatcher.running == 0)
 
 
 def test_an_error_after_a_comment_only(serve: Callable[..., Any]) -> None:

@@ -166,6 +166,8 @@ ENDING = Ending(finish="tool_calls", usage=USAGE)
 
 
 class _Deltas:
+    async def remember(self) -> None: ...
+
     async def aclose(self) -> None: ...
 
 

@@ -197,6 +197,8 @@ class TestBody:
 
 
 class _Deltas:
+    async def remember(self) -> None: ...
+
     async def aclose(self) -> None: ...
 
 

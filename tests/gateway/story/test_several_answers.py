@@ -23,13 +23,15 @@ DELTAS = (
 class Ended:
     """What the epilogue was told, each time."""
 
-    calls: list[tuple[Delta | None, str, int]] = field(default_factory=list)
+    seconds: float = 0.0
+    told: list[tuple[object, ...]] = field(default_factory=list)
 
-    async def __call__(
-        self, last: Delta | None, text: str, calls: Sequence[CallPiece], tokens: int, cached: int
-    ) -> None:
+    async def settle(self, last: Delta | None, seconds: float, tokens: int, cached: int) -> None:
+        self.told.append((last, seconds, tokens))
+
+    async def remember(self, text: str, calls: Sequence[CallPiece], *, complete: bool) -> None:
         assert not calls
-        self.calls.append((last, text, tokens))
+        self.told.append((text, complete))
 
 
 @pytest.fixture
@@ -48,8 +50,23 @@ def stream(ended: Ended, deltas: Sequence[Delta]) -> AnswerStream:
 
 
 async def test_the_first_one_is_remembered(ended: Ended) -> None:
-    assert [delta async for delta in stream(ended, DELTAS)] == list(DELTAS)
-    assert ended.calls == [(DELTAS[-1], "One.", 6)]
+    answer = stream(ended, DELTAS)
+    assert [delta async for delta in answer] == list(DELTAS)
+    await answer.aclose()
+    assert ended.told == [(DELTAS[-1], 0.0, 6), ("One.", True)]
+
+
+async def test_a_complete_one_is_remembered_first_and_settled_later(ended: Ended) -> None:
+    """As of when it was complete, each of it once."""
+    answer = stream(ended, DELTAS)
+    assert [delta async for delta in answer] == list(DELTAS)
+    ended.seconds = 7.0
+    for _ in range(2):
+        await answer.remember()
+    assert ended.told == [("One.", True)]
+    for _ in range(2):
+        await answer.aclose()
+    assert ended.told == [("One.", True), (DELTAS[-1], 0.0, 6)]
 
 
 async def test_it_is_not_complete_before_all_are(ended: Ended) -> None:
@@ -58,4 +75,4 @@ async def test_it_is_not_complete_before_all_are(ended: Ended) -> None:
     for _ in range(3):
         await anext(answer)
     await answer.aclose()
-    assert ended.calls == [(None, "One.", 4)]
+    assert ended.told == [(None, 0.0, 4), ("One.", False)]
