@@ -326,10 +326,12 @@ def _from(order: Sequence[str], tier: str) -> list[str]:
     return [*order[at:], *order[:at]]
 
 
-async def within(attempt: Followed, deadline: float) -> AsyncGenerator[Delta, None]:
+async def within(
+    attempt: Followed, deadline: float, ready: Callable[[], Awaitable[None]] | None = None
+) -> AsyncGenerator[Delta, None]:
     """Its deltas, ended by DeadlineExceeded when the backend itself does not end them in time.
 
-    `deadline`: on the event loop's clock.
+    `deadline`: on the event loop's clock; `ready`: what the first of them waits for.
     """
     with attempt as deltas, closing(Deadline(deadline + DEADLINE_GRACE)) as end:
         async with aclosing(deltas):
@@ -341,4 +343,7 @@ async def within(attempt: Followed, deadline: float) -> AsyncGenerator[Delta, No
                 if delta is None:
                     return
                 attempt.see(delta)
+                if ready is not None:
+                    await ready()
+                    ready = None
                 yield delta

@@ -25,10 +25,11 @@ from gateway.ledger import Entry
 from gateway.limits import NOTHING
 from gateway.metering import Charge, Meter
 from gateway.metrics import Metrics
+from gateway.opening import Opening
 from gateway.outlook import Outlook, Scout
 from gateway.provision import Provision
 from gateway.reasons import reason
-from gateway.recall import Memory, Recalled
+from gateway.recall import Memory
 from gateway.request import Answer, Card, Decision, Judged, Request, Route
 from gateway.routing import Signals
 from gateway.sampling import sampling_of
@@ -119,13 +120,12 @@ class Dispatcher:
         answers: dict[str, Answer] = {}  # those that have begun
 
         async def begin(request: Request, outlook: Outlook, route: Route) -> None:
-            recalled = await self._memory.open(request, outlook.recalled)
-            errand = _Errand(request, outlook, recalled, route, charge, deadline)
+            opening = Opening(self._memory, request.tenant.name, outlook.recalled)
+            errand = _Errand(request, outlook, route, charge, deadline, opening)
             plan = self._plan(errand, judged=len(requests) == 1)
+            climb = cascade.run(plan, self._tiers, request.ledger, self._metrics.cascade, self._traces)
             try:
-                attempt = await cascade.run(
-                    plan, self._tiers, request.ledger, self._metrics.cascade, self._traces
-                )
+                attempt = await opening.beside(climb)
             except Rejected as error:
                 raise in_the_clients_words(error, request) from error
             self._scout.answers(request, outlook, attempt.tier.name)
@@ -234,11 +234,12 @@ class Dispatcher:
         self, errand: "_Errand", tier: Tier, replica: Replica, entry: Entry, watched: bool
     ) -> AsyncGenerator[Delta, None]:
         generation = self._generation(errand, tier, replica, watched)
-        return cascade.within(self._traces.attempt(entry, replica, generation), errand.deadline)
+        followed = self._traces.attempt(entry, replica, generation)
+        return cascade.within(followed, errand.deadline, errand.opening.done)
 
     def _generation(self, errand: "_Errand", tier: Tier, replica: Replica, watched: bool) -> Generation:
         """`watched`: with signals of how sure the model is."""
-        request, encoded, session = errand.request, errand.outlook.encoded, errand.recalled.session
+        request, encoded, session = errand.request, errand.outlook.encoded, errand.outlook.recalled.session
         salt = self._salts[request.tenant.name]
         room = tier.context_length - encoded.length(replica)
         most = min(self._server.default_max_tokens, room)
@@ -259,14 +260,14 @@ class Dispatcher:
         )
 
     def _answer(self, errand: "_Errand", attempt: Attempt, started: float) -> Answer:
-        request, route, session = errand.request, errand.route, errand.recalled.session
-        encoded, tier = errand.outlook.encoded, attempt.tier.name
+        request, route, outlook = errand.request, errand.route, errand.outlook
+        encoded, session, tier = outlook.encoded, outlook.recalled.session, attempt.tier.name
         if tier != route.order[0]:
             escalated = any(not verdict.kept for verdict in attempt.verdicts)
             self._metrics.route(tier, "escalation" if escalated else "failover")
         epilogue = Epilogue(
             request=request,
-            recalled=errand.recalled,
+            recalled=outlook.recalled,
             charge=errand.charge,
             attempt=attempt,
             prompt_tokens=encoded.length(attempt.replica),
@@ -304,10 +305,10 @@ class _Errand(msgspec.Struct, frozen=True):
 
     request: Request
     outlook: Outlook
-    recalled: Recalled
     route: Route
     charge: Charge
     deadline: float
+    opening: Opening
 
 
 def _no_traces() -> ApiError:

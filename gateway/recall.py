@@ -11,7 +11,15 @@ from gateway.errors import ApiError
 from gateway.metrics import Metrics
 from gateway.request import Request
 from gateway.turns import check_results, said_in, to_turn
-from sessions import Session, SessionConflict, SessionNotFound, SessionStore, SessionStoreUnavailable, Turn
+from sessions import (
+    Session,
+    SessionConflict,
+    SessionNotFound,
+    SessionStore,
+    SessionStoreUnavailable,
+    Turn,
+    new_session_id,
+)
 from sessions.window import merge
 
 logger = logging.getLogger(__name__)
@@ -24,10 +32,11 @@ MOST = State().session_characters
 class Recalled(msgspec.Struct, frozen=True, kw_only=True):
     """`turns`: the whole conversation as it stands, the client's new turns at its end.
 
-    `session` is None where the client wants none; its id is empty until a new one is opened.
+    `session` is None where the client wants none; one that is `fresh` is in no store before it is opened.
     """
 
     session: Session | None = None
+    fresh: bool = False
     turns: tuple[Turn, ...] = ()
     new: tuple[Turn, ...] = ()
 
@@ -53,8 +62,8 @@ class Memory:
             raise ApiError(400, "x-session-id: a session needs chat messages", param="x-session-id")
         if request.session is None or request.session == NEW:
             check_results((), incoming, request.result_fields)
-            session = None if request.session is None else Session(id="")
-            return Recalled(session=session, turns=incoming, new=incoming)
+            session = None if request.session is None else Session(id=new_session_id())
+            return Recalled(session=session, fresh=session is not None, turns=incoming, new=incoming)
         try:
             session = await self._store.get(request.tenant.name, request.session)
         except SessionNotFound:
@@ -69,17 +78,14 @@ class Memory:
         new = merge(session.turns, incoming)
         return Recalled(session=session, turns=session.turns + new, new=new)
 
-    async def open(self, request: Request, recalled: Recalled) -> Recalled:
-        """Give a new session its id. Raises ApiError 503."""
-        if recalled.session is None or recalled.session.id:
-            return recalled
+    async def open(self, tenant: str, session: Session) -> None:
+        """Make a fresh session one that can be recalled. Raises ApiError 503."""
         try:
-            session = await self._store.create(request.tenant.name)
+            await self._store.create(tenant, session.id)
         except SessionStoreUnavailable as error:
             raise self._unavailable() from error
         self._metrics.state_backend("sessions", up=True)
         self._metrics.session("opened")
-        return structs.replace(recalled, session=session)
 
     async def remember(self, request: Request, recalled: Recalled, answer: Turn) -> None:
         """Append what was said; a turn that came first stays, and this one follows it.

@@ -41,8 +41,8 @@ class GuardedSessions(_Guarded):
         super().__init__(guard)
         self._store = store
 
-    async def create(self, tenant: str) -> Session:
-        return await self._ask(self._store.create(tenant))
+    async def create(self, tenant: str, session_id: str | None = None) -> Session:
+        return await self._ask(self._store.create(tenant, session_id))
 
     async def get(self, tenant: str, session_id: str) -> Session:
         return await self._ask(self._store.get(tenant, session_id))

@@ -78,7 +78,9 @@ class SessionDamaged(SessionStoreUnavailable):
 class SessionStore(Protocol):
     """Appending is optimistic: `expected` is the version that the caller has read."""
 
-    async def create(self, tenant: str) -> Session: ...
+    async def create(self, tenant: str, session_id: str | None = None) -> Session:
+        """An empty one. `session_id`: a new one, made by `new_session_id`, as by default."""
+        ...
 
     async def get(self, tenant: str, session_id: str) -> Session:
         """Raises SessionNotFound, SessionStoreUnavailable."""

@@ -28,8 +28,8 @@ class RedisSessions:
         self._script = client.register_script(APPEND)
         self._replace = client.register_script(REPLACE)
 
-    async def create(self, tenant: str) -> Session:
-        session = Session(id=new_session_id())
+    async def create(self, tenant: str, session_id: str | None = None) -> Session:
+        session = Session(id=session_id or new_session_id())
         await self._append(tenant, session.id, (), "new")
         return session
 

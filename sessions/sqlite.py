@@ -58,8 +58,8 @@ class SqliteSessions:
         self._retention = retention
         self._clock = clock
 
-    async def create(self, tenant: str) -> Session:
-        session = Session(id=new_session_id())
+    async def create(self, tenant: str, session_id: str | None = None) -> Session:
+        session = Session(id=session_id or new_session_id())
 
         def insert(connection: sqlite3.Connection) -> bool:
             now = self._clock()

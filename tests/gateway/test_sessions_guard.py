@@ -31,9 +31,9 @@ class Store:
         if self.fault is not None:
             raise self.fault
 
-    async def create(self, tenant: str) -> Session:
+    async def create(self, tenant: str, session_id: str | None = None) -> Session:
         self._ask()
-        return Session("s")
+        return Session(session_id or "s")
 
     async def get(self, tenant: str, id: str) -> Session:
         self._ask()

@@ -6,6 +6,9 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from gateway.errors import ApiError
 from tests.gateway.story.in_the_hand import Gateway
 
 Make = Callable[..., Any]
@@ -61,3 +64,12 @@ async def test_a_long_history_loses_its_oldest_turns(tmp_path: Path, backend: Ma
     assert len(asked) <= 95
     stored = [content for _, content, _ in await gateway.history(str(opened.session))]
     assert "a" * 30 in stored  # dropped from the prompt, not from the session
+
+
+async def test_a_session_that_cannot_be_opened_costs_nothing(gateway: Gateway, tmp_path: Path) -> None:
+    (tmp_path / "sessions.sqlite").write_text("This is no database. " * 100)
+    with pytest.raises(ApiError) as refused:
+        await gateway.run("One", session="new")
+    assert (refused.value.status, refused.value.code) == (503, "session_store_unavailable")
+    assert gateway.limits.money[-1] == ("settled", 0)
+    assert gateway.limits.settled == [0]
