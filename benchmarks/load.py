@@ -97,19 +97,24 @@ async def closed_loop(target: Target, clients: int, seconds: float) -> float:
     return ended / (time.perf_counter() - started)
 
 
-async def open_loop(target: Target, rate: float, seconds: float) -> list[float]:
-    """Seconds to the last byte of requests that come at `rate` per second, whether or not the others are answered."""
+async def open_loop(target: Target, rate: float, seconds: float, warm: float = 0.0) -> list[float]:
+    """Seconds to the last byte of requests that come at `rate` per second, whether or not the others are answered.
+
+    Those of the first `warm` seconds, which come before the others, open connections and do not count.
+    """
     idle: list[Connection] = []
     times: list[float] = []
 
     async def one(due: float) -> None:
         connection = idle.pop() if idle else await Connection(target.port).__aenter__()
         await _ask(connection, target)
-        times.append(loop.time() - due)  # from when it was due, so that a late sender hides nothing
+        if due >= counted:
+            times.append(loop.time() - due)  # from when it was due, so that a late sender hides nothing
         idle.append(connection)
 
     loop = asyncio.get_running_loop()
-    await every(1 / rate, round(rate * seconds), one)
+    counted = loop.time() + warm
+    await every(1 / rate, round(rate * (warm + seconds)), one)
     for connection in idle:
         await connection.__aexit__(None, None, None)
     return times
