@@ -24,6 +24,7 @@ from backends.kernels.triton_types import OPTIONS, codes
 LEAST = 16  # rows and columns that tl.dot wants
 WIDE = 128  # rows of a tile of a long span, for heads that leave room for them in registers
 WIDE_FLOAT32 = 32  # likewise: float32 has no tensor cores
+KEYS_OF_BYTES = 32  # positions per step, at most, of such a tile: taking float8 apart wants registers, too
 PIECES = 16  # programs that share a tile of a short span, at most
 LEAST_PIECE = 8  # tiles of keys below which a piece is not worth a program of its own
 
@@ -44,8 +45,11 @@ class Shape:
         return {"num_warps": self.warps, "num_stages": self.stages, **OPTIONS}
 
 
-def shape_of(group: int, size: int, bytes_each: int, *, short: bool) -> Shape:
-    """For heads of `size` numbers of `bytes_each`, `group` of them with the same keys. `short`: of short spans."""
+def shape_of(group: int, size: int, bytes_each: int, *, short: bool, as_bytes: bool = False) -> Shape:
+    """For heads of `size` numbers of `bytes_each`, `group` of them with the same keys. `short`: of short spans.
+
+    `as_bytes`: of float8 that the device does not know, see `widen`.
+    """
     columns = max(LEAST, triton.next_power_of_2(size))
     least = max(LEAST, triton.next_power_of_2(group))
     width = columns * bytes_each  # bytes of a row of keys
@@ -54,6 +58,7 @@ def shape_of(group: int, size: int, bytes_each: int, *, short: bool) -> Shape:
         return Shape(least, columns, keys, PIECES, warps=4, stages=2)
     wide = WIDE_FLOAT32 if bytes_each == 4 else WIDE if width <= 256 else WIDE // 2
     rows = max(least, wide)
+    keys = min(keys, KEYS_OF_BYTES) if as_bytes else keys
     return Shape(rows, columns, keys, 1, warps=8 if rows >= WIDE else 4, stages=2)
 
 
@@ -72,10 +77,11 @@ def paged_attention(
     `window` as in `layout.LayerRule`, `soft_cap` as in `layout.Scheme`. Tokens at position -1 get zeros.
     """
     group, size = q.shape[1] // cache.keys.shape[3], q.shape[2]
+    as_bytes = codes(cache.keys).dtype == torch.uint8
     for tiles, short in ((batch.short, True), (batch.long, False)):
         if tiles is None:
             continue
-        shape = shape_of(group, size, q.element_size(), short=short)
+        shape = shape_of(group, size, q.element_size(), short=short, as_bytes=as_bytes)
         means, sums = out, out  # stand-ins where nothing is merged
         if shape.pieces > 1:
             parts = (tiles.tokens, q.shape[1], shape.pieces)

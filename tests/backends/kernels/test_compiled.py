@@ -31,7 +31,7 @@ def attention(
     """`cache`: the type of keys and values where it is not `dtype`; they have scales then."""
     from backends.kernels.triton_attention import attend, constants, shape_of
 
-    shape = shape_of(group, size, BYTES[dtype], short=short)
+    shape = shape_of(group, size, BYTES[dtype], short=short, as_bytes=cache == "u8")
     compiled = constants(group, size, 16, cap, window, shape) | {"SCALED": cache is not None}
     parts = "*fp32" if shape.pieces > 1 else f"*{dtype}"
     types = {"q": f"*{dtype}", "out": f"*{dtype}", "means": parts, "sums": parts}

@@ -15,6 +15,7 @@ FOLDERS = {
 }
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("folder", FOLDERS.values(), ids=FOLDERS)
 @pytest.mark.parametrize("marked", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
 def test_under_the_interpreter(folder: Path, marked: str) -> None:
@@ -24,6 +25,6 @@ def test_under_the_interpreter(folder: Path, marked: str) -> None:
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=880,
     )
     assert done.returncode == 0, done.stdout + done.stderr
