@@ -293,8 +293,9 @@ async def _connect(origin: Origin, timeout: float | None) -> _Connection:
 
 def _head(request: httpx.Request) -> bytes:
     """Raises httpx.LocalProtocolError for a header that would be two."""
-    lines = [b"%s: %s" % header for header in request.headers.raw]
-    if any(b"\n" in line or b"\r" in line for line in lines):
+    headers = request.headers.raw
+    lines = b"".join([b"%s: %s\r\n" % header for header in headers])
+    if not lines.count(b"\r") == lines.count(b"\n") == len(headers):
         raise httpx.LocalProtocolError("a header has a line break in it")
-    first = b"%s %s HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)
-    return b"\r\n".join([first, *lines, b"", b""])
+    first = b"%s %s HTTP/1.1\r\n" % (request.method.encode("ascii"), request.url.raw_path)
+    return first + lines + b"\r\n"

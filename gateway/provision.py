@@ -78,6 +78,8 @@ class Provision:
 
     def escalations(self, request: Request, outlook: Outlook, tier: str) -> int:
         """How often a dearer tier may take over from a request that begins on `tier`, so that it stays provided for."""
+        if outlook.named is not None or not self._judges.may(request.tenant, tier):
+            return 0
         links = self._links(request, outlook, alone=True)
         at = next((at for at, link in enumerate(links) if link.tier == tier), len(links))
         return max(0, len(reach(links[at:], _limit(request), whole=self._whole)) - 1)
