@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -26,7 +25,7 @@ from gateway.config import Config
 from gateway.configfile import load_preset
 from gateway.learning import prompts, recordings
 from gateway.learning.outcomes import Outcomes, Verdicts, outcomes, terms, worth_judging
-from gateway.learning.prospecting import foreseen
+from gateway.learning.prospecting import foreseen, seen_through
 from gateway.learning.recorder import Errand, record
 from gateway.learning.recordings import Book, Recording
 from gateway.learning.samples import Sample
@@ -39,6 +38,7 @@ from gateway.learning.strategies import (
     both,
     cascade,
     cascades,
+    closed,
     measured,
     mixed,
     router,
@@ -60,13 +60,14 @@ def main() -> None:
     tasks = {each.digest: each for each in sets.everything()}
     if not options.quick:
         _record(config, list(tasks.values()), RECORDINGS)
-    known = recordings.load(RECORDINGS)
+    words = {digest: task.words for digest, task in tasks.items()}
+    known = prompts.reassessed(recordings.load(RECORDINGS), words, [tier.name for tier in config.tiers])
     verdicts = {
         tier.name: Verdicts([each for each in known if each.tier == tier.name]) for tier in config.tiers
     }
     rows = []
     for name in sorted({each.set for each in known}):
-        rows += of_set(name, [each for each in known if each.set == name], config, verdicts, tasks)
+        rows += of_set(name, [each for each in known if each.set == name], config, verdicts)
     rows += aucs(verdicts)
     if not options.still:
         rows += _live(config, known, tasks)
@@ -91,7 +92,6 @@ def of_set(
     known: Sequence[Recording],
     config: Config,
     verdicts: dict[str, Verdicts],
-    tasks: dict[str, Sample],
 ) -> list[Row]:
     names = worth_judging(known, [tier.name for tier in config.tiers])
     prices = {tier.name: tier.price for tier in config.tiers if tier.name in names}
@@ -99,28 +99,42 @@ def of_set(
     if len(names) < 2 or len(held) < 50:
         print(f"{name}: {len(held)} tasks that {' and '.join(names)} have answered: too few to compare")
         return []
-    if all(sample in tasks for sample in held.samples):
-        own = prompts.expected([tasks[sample].words for sample in held.samples], held.good, held.folds)
-        held = replace(held, expected=own)
     held = foreseen(held)
-    ended = replace(outcomes(known, prices, verdicts, terms("end", HOLD_TOKENS)), expected=held.expected)
+    ended = outcomes(known, prices, verdicts, terms("end", HOLD_TOKENS))
     _print_curve(name, held, ended)
-    return _at_half(name, held, _strategies(held, ended, HALF)["router + cascade"])
+    ours = _strategies(held, ended, HALF)["router + cascade"]
+    most = {**perfect(held, ended, HALF), "oracle": best_possible(held, HALF)}
+    return _at_half(name, held, ours, most)
 
 
 def _strategies(held: Outcomes, ended: Outcomes, share: float) -> dict[str, Answered]:
     """For at most this share of the cost."""
     found, finely = weights(held), weights(held, 120)
     pairs = [(weight, threshold) for weight in found[::3] for threshold in THRESHOLDS[::2]]
-    starts = [(start, weight) for start in range(len(held.tiers)) for weight in found]
     return {
         "prompt router": unseen(held, router, finely, share),
         "cascade": unseen(held, cascade, cascades(held), share),
         "cascade, judged at the end": unseen(ended, cascade, cascades(ended), share),
-        "cascade, weighed by worth": unseen(held, worthwhile, starts, share),
+        "cascade, weighed by worth": unseen(held, worthwhile, _starts(held), share),
         "router + cascade, threshold": unseen(held, both, pairs, share),
         "router + cascade": unseen(held, worthwhile, [(None, weight) for weight in finely], share),
     }
+
+
+def perfect(held: Outcomes, ended: Outcomes, share: float) -> dict[str, Answered]:
+    """What is possible for judges: those who are never wrong, over whatever begins each request best."""
+    return {
+        what: unseen(of, worthwhile, [*_starts(of), *((None, weight) for weight in weights(of))], share)
+        for what, of in (
+            (f"a perfect judge of {HOLD_TOKENS} tokens", seen_through(held)),
+            ("a perfect judge of whole answers", seen_through(ended)),
+        )
+    }
+
+
+def _starts(of: Outcomes) -> list[tuple[int, float]]:
+    """The settings of `worthwhile` where every request begins on the same tier."""
+    return [(start, weight) for start in range(len(of.tiers)) for weight in weights(of)]
 
 
 def _print_curve(name: str, held: Outcomes, ended: Outcomes) -> None:
@@ -132,7 +146,7 @@ def _print_curve(name: str, held: Outcomes, ended: Outcomes) -> None:
         _print_line(f"always {tier}", held, always(held, number))
     for share in (0.35, HALF, 0.65, 0.8):
         print(f"  for {share:.0%} of the cost")
-        for what, answered in _strategies(held, ended, share).items():
+        for what, answered in {**_strategies(held, ended, share), **perfect(held, ended, share)}.items():
             _print_line(what, held, answered)
         _print_line("oracle", held, best_possible(held, share))
 
@@ -142,20 +156,21 @@ def _print_line(what: str, of: Outcomes, answered: Answered) -> None:
     bounds = bootstrap(lambda counts: {"q": measured(of, answered, counts).quality}, of.samples)["q"]
     chance, best = mixed(of, found.share), best_mix(of, found.share)
     print(
-        f"    {what:28} cost {found.share:6.1%}  good {found.quality:6.1%} ({bounds[0]:.1%} to {bounds[1]:.1%})"
+        f"    {what:33} cost {found.share:6.1%}  good {found.quality:6.1%} ({bounds[0]:.1%} to {bounds[1]:.1%})"
         f"  by chance at this cost {chance:6.1%}, among all tiers {best:6.1%}"
     )
 
 
-def _at_half(name: str, held: Outcomes, answered: Answered) -> list[Row]:
-    possible = best_possible(held, max(HALF, measured(held, answered).share))
+def _at_half(name: str, held: Outcomes, answered: Answered, most: dict[str, Answered]) -> list[Row]:
+    """`most`: what is possible, by what would do it."""
 
     def figures(counts: Floats) -> dict[str, float]:
         ours = measured(held, answered, counts)
-        chance, half = mixed(held, ours.share, counts), mixed(held, HALF, counts)
-        best = measured(held, possible, counts).quality
-        closed = (ours.quality - half) / (best - half) if best > half else 0.0
-        return {"ratio": ours.quality / chance if chance else 1.0, "closed": closed}
+        chance = mixed(held, ours.share, counts)
+        return {
+            "ratio": ours.quality / chance if chance else 1.0,
+            "closed": closed(held, answered, HALF, counts),
+        }
 
     found, bounds = figures(np.ones(len(held))), bootstrap(figures, held.samples)
     ours = measured(held, answered)
@@ -184,6 +199,7 @@ def _at_half(name: str, held: Outcomes, answered: Answered) -> list[Row]:
             unit="of the gap",
             ratio=found["closed"] / WANTED,
             interval=(low / WANTED, high / WANTED),
+            details={what: f"{measured(held, each).quality:.1%} good" for what, each in most.items()},
         ),
     ]
 

@@ -31,7 +31,7 @@ from gateway.provision import Provision
 from gateway.reasons import reason
 from gateway.recall import Memory
 from gateway.request import Answer, Card, Decision, Judged, Request, Route
-from gateway.routing import Signals
+from gateway.routing import Signals, expected_answer
 from gateway.sampling import sampling_of
 from gateway.several import on_one_tier, together
 from gateway.shadow import ShadowSampler
@@ -199,7 +199,13 @@ class Dispatcher:
 
     def _brief(self, request: Request, outlook: Outlook, route: Route, tier: str) -> Brief | str:
         return self._judges.brief(
-            request.tenant, tier, route.assessment, request.n, outlook.signals, route.weight
+            request.tenant,
+            tier,
+            route.assessment,
+            request.n,
+            outlook.signals,
+            route.weight,
+            expected_answer(request.max_tokens),
         )
 
     def _plan(self, errand: "_Errand", *, judged: bool) -> Plan:

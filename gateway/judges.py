@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from classifier import Assessment, Task
@@ -11,7 +11,7 @@ from classifier.confidence import AFTER, WORTH_ASKING, Confidence
 from classifier.prospects import Prospect
 from gateway.config import Cascade, Price, Tenant, Tier
 from gateway.judging import Terms
-from gateway.routing import TierSignals
+from gateway.routing import EXPECTED_ANSWER, TierSignals
 from gateway.stakes import Above, Stakes
 
 logger = logging.getLogger(__name__)
@@ -123,9 +123,11 @@ class Judges:
         n: int = 1,
         signals: Sequence[TierSignals] = (),
         weight: float | None = None,
+        usual: int = EXPECTED_ANSWER,
     ) -> Brief | str:
         """How an answer is judged, or why it is not. `n`: answers to the prompt, which are judged by the first;
-        `signals`: of the tiers that the request may use, the cheapest first; `weight`: λ of its policy, if it has one.
+        `signals`: of the tiers that the request may use, the cheapest first; `weight`: λ of its policy, if it has one;
+        `usual`: tokens of an answer as its route has counted them.
         """
         found, cascade = self._found[tier], self.settled(tenant, tier)
         if cascade.when == "never":
@@ -142,7 +144,10 @@ class Judges:
             task=assessment.task,
             good=assessment.good.get(tier),
             terms=_terms(cascade, whole=n > 1),
-            stakes=self._stakes(tier, assessment, signals, cascade.threshold, weight),
+            stakes=replace(
+                self._stakes(tier, assessment, signals, cascade.threshold, weight),
+                usual=None if tenant.policy.answer_worth is not None else usual,
+            ),
         )
 
     def _stakes(

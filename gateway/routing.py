@@ -89,14 +89,20 @@ def fits(tier: TierSignals, max_tokens: int | None) -> bool:
     return tier.prompt_tokens + (1 if max_tokens is None else max_tokens) <= tier.context_length
 
 
+def expected_answer(max_tokens: int | None) -> int:
+    """Tokens, as far as costs are compared before there is an answer."""
+    return EXPECTED_ANSWER if max_tokens is None else min(max_tokens, EXPECTED_ANSWER)
+
+
 def expected_cost(tier: TierSignals, max_tokens: int | None) -> float:
     """Money, in the unit of the prices: what is cached costs less, and so does a replica that is less busy.
 
     A replica that runs all that it takes at once counts twice, since whoever comes waits as long again.
     """
-    answer = EXPECTED_ANSWER if max_tokens is None else min(max_tokens, EXPECTED_ANSWER)
     usage = Usage(
-        prompt_tokens=tier.prompt_tokens, completion_tokens=answer, cached_tokens=tier.cached_tokens
+        prompt_tokens=tier.prompt_tokens,
+        completion_tokens=expected_answer(max_tokens),
+        cached_tokens=tier.cached_tokens,
     )
     return cost(tier.price, usage) * (1 + tier.load)
 

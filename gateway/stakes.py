@@ -3,7 +3,8 @@
 Without a calibration that says what dearer tiers make of such prompts, an answer below the threshold goes to the next
 one. With one, it does so only where some tier is expected to do better, since what is hopeless for all of them gains
 nothing above; and where the policy has a weight λ, the same sum as in `gateway.routing` decides: P(good) - λ · cost, of
-the rest of this answer against a whole one of each dearer tier.
+the rest of this answer against a whole one of each dearer tier. Where λ was solved for a goal, it holds for costs as
+they were counted there, by answers of a usual length: one that turns out short would make dearer ones look cheap.
 """
 
 from collections.abc import Sequence
@@ -55,11 +56,6 @@ class Sight:
     tokens: int
     ended: bool
 
-    @property
-    def length(self) -> int:
-        """Tokens that it is expected to have in the end, and another tier's likewise."""
-        return self.tokens if self.ended else max(self.tokens, EXPECTED_ANSWER)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Onward:
@@ -74,12 +70,14 @@ class Onward:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stakes:
     """Of one attempt. `above`: the dearer tiers, the cheapest first; `price`: of its own tier; `weight`: λ, None where
-    the threshold decides."""
+    the threshold decides; `usual`: tokens of the answers that it was solved for, None where it is the price of a good
+    answer in money, which counts what is known."""
 
     above: Sequence[Above] = ()
     price: Price = Price()
     threshold: float = USUAL
     weight: float | None = None
+    usual: int | None = EXPECTED_ANSWER
 
     @property
     def by_worth(self) -> bool:
@@ -101,10 +99,18 @@ class Stakes:
 
     def _worth(self, told: Sequence[tuple[Above, float]], sight: Sight, weight: float) -> Onward:
         """Of two that are worth the same, the cheaper."""
-        rest = cost(self.price, Usage(prompt_tokens=0, completion_tokens=sight.length - sight.tokens))
-        each, p = max(told, key=lambda pair: pair[1] - weight * pair[0].price(sight.length))
-        worth = p - weight * each.price(sight.length)
+        length = self._length(sight)
+        left = 0 if sight.ended else length - sight.tokens
+        rest = cost(self.price, Usage(prompt_tokens=0, completion_tokens=left))
+        each, p = max(told, key=lambda pair: pair[1] - weight * pair[0].price(length))
+        worth = p - weight * each.price(length)
         return Onward(tier=each.name, expected=p, margin=sight.confidence - weight * rest - worth)
+
+    def _length(self, sight: Sight) -> int:
+        """Tokens that the answer is taken to have in the end, and another tier's likewise."""
+        if self.usual is None:
+            return sight.tokens if sight.ended else max(sight.tokens, EXPECTED_ANSWER)
+        return max(sight.tokens, self.usual)
 
     def _better(self, told: Sequence[tuple[Above, float]], sight: Sight) -> Onward:
         """The cheapest that is expected to be better and to reach the threshold, else the best."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from gateway.learning.fitting import rules
 from gateway.learning.recordings import Recording
 from gateway.learning.replaying import Judged, judged
 from gateway.prices import cost
-from gateway.stakes import Sight
+from gateway.routing import EXPECTED_ANSWER
 
 FOLDS = 5
 
@@ -27,16 +27,18 @@ FOLDS = 5
 class Outcomes:
     """N samples, T tiers, the cheapest first; each array (N, T) but `folds`, (N,), `dearer` and `onward`, (N, T, T).
 
-    `confidence`: P(good) at the moment of the decision, NaN where nothing can be said; `held`: what the attempt has
-    cost by then; `rest`: what the rest of it is expected to cost; `dearer`: what a whole answer of each tier is, as
-    seen from each; `onward`: P(good) of each tier (last) once each tier's answer (middle) is seen, NaN before
-    `gateway.learning.prospecting.foreseen`; `cost`: what the whole answer costs.
+    `usual`: what an answer is expected to cost before there is one; `confidence`: P(good) at the moment of the
+    decision, NaN where nothing can be said; `held`: what the attempt has cost by then; `rest`: what the rest of it is
+    expected to cost; `dearer`: what a whole answer of each tier is, as seen from each; `onward`: P(good) of each tier
+    (last) once each tier's answer (middle) is seen, NaN before `gateway.learning.prospecting.foreseen`; `cost`: what
+    the whole answer costs.
     """
 
     tiers: tuple[str, ...]
     samples: tuple[str, ...]
     good: Floats
     expected: Floats
+    usual: Floats
     confidence: Floats
     held: Floats
     rest: Floats
@@ -50,8 +52,11 @@ class Outcomes:
 
     def of(self, rows: NDArray[np.intp]) -> "Outcomes":
         """These samples alone."""
-        fields = ("good", "expected", "confidence", "held", "rest", "dearer", "onward", "cost", "folds")
-        parts = {name: getattr(self, name)[rows] for name in fields}
+        parts = {
+            each.name: getattr(self, each.name)[rows]
+            for each in fields(self)
+            if each.name not in ("tiers", "samples")
+        }
         return replace(self, samples=tuple(self.samples[row] for row in rows.tolist()), **parts)
 
 
@@ -161,9 +166,10 @@ def outcomes(
         samples=tuple(sample for sample, _ in rows),
         good=array((each.good for each in answers) for _, answers in rows),
         expected=array((_known(each.expected) for each in answers) for _, answers in rows),
+        usual=over(lambda price, each, at: _cost(price, each.prompt_tokens, EXPECTED_ANSWER)),
         confidence=array((_known(each.confidence) for each in judgements) for judgements in seen),
         held=over(lambda price, each, at: _cost(price, each.prompt_tokens, at.tokens)),
-        rest=over(lambda price, each, at: _cost(price, 0, _length(at) - at.tokens)),
+        rest=over(lambda price, each, at: _cost(price, 0, 0 if at.ended else _length(at) - at.tokens)),
         dearer=np.array([
             [[_cost(price, to.prompt_tokens, _length(at)) for price, to in zip(table, answers, strict=True)]
              for at in judgements]
@@ -180,7 +186,8 @@ def _known(value: float | None) -> float:
 
 
 def _length(at: Judged) -> int:
-    return Sight(confidence=0.0, tokens=at.tokens, ended=at.ended).length
+    """As `gateway.stakes` takes it where λ was solved for a goal, and the client has set no bound."""
+    return max(at.tokens, EXPECTED_ANSWER)
 
 
 def _cost(price: Price, prompt: int, answer: int) -> float:

@@ -61,6 +61,12 @@ def foreseen(outcomes: Outcomes) -> Outcomes:
     return replace(outcomes, onward=told)
 
 
+def seen_through(outcomes: Outcomes) -> Outcomes:
+    """As if at the moment of the decision it were known whether the answer is good, and of dearer tiers' what that
+    tells: no judge could say more of an answer."""
+    return foreseen(replace(outcomes, confidence=outcomes.good))
+
+
 def _foresee(outcomes: Outcomes, held: NDArray[np.bool_], own: int, other: int, told: Floats) -> None:
     expected, confidence = outcomes.expected[:, other], outcomes.confidence[:, own]
     sure = np.isfinite(confidence)

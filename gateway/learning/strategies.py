@@ -1,7 +1,8 @@
 """What a way of answering would have cost and kept on recorded outcomes. Pure.
 
 A strategy says of each sample what its answer costs and whether it is good. Where it has something to choose, a
-threshold or a weight of cost, that is chosen on other samples than those that it is measured on.
+threshold or a weight of cost, that is chosen on other samples than those that it is measured on. Nothing is decided by
+what an answer has cost or been worth before there is one.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ THRESHOLDS = tuple(np.linspace(0.0, 1.0, 41).tolist())
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """`good` and `cost` of each sample, (N,)."""
+    """`good` and `cost` of each sample, (N,): their means where a coin decides."""
 
     good: Floats
     cost: Floats
@@ -33,7 +34,7 @@ def always(outcomes: Outcomes, tier: int) -> Answered:
 
 def routed(outcomes: Outcomes, good: Floats, weight: float) -> Answered:
     """To the tier with the most good - weight · cost; `good` (N, T): what is believed of each."""
-    rows, taken = np.arange(len(outcomes)), chosen(good, outcomes.cost, weight)
+    rows, taken = np.arange(len(outcomes)), chosen(good, outcomes.usual, weight)
     return Answered(outcomes.good[rows, taken], outcomes.cost[rows, taken])
 
 
@@ -68,7 +69,7 @@ def router(outcomes: Outcomes, weight: float) -> Answered:
 def both(outcomes: Outcomes, setting: tuple[float, float]) -> Answered:
     """The router says where to begin, confidence whether to stay there."""
     weight, threshold = setting
-    return climbed(outcomes, chosen(outcomes.expected, outcomes.cost, weight), threshold)
+    return climbed(outcomes, chosen(outcomes.expected, outcomes.usual, weight), threshold)
 
 
 def worthwhile(outcomes: Outcomes, setting: tuple[int | None, float]) -> Answered:
@@ -77,7 +78,7 @@ def worthwhile(outcomes: Outcomes, setting: tuple[int | None, float]) -> Answere
     start, weight = setting
     rows = np.arange(len(outcomes))
     first = (
-        chosen(outcomes.expected, outcomes.cost, weight) if start is None else np.full(len(outcomes), start)
+        chosen(outcomes.expected, outcomes.usual, weight) if start is None else np.full(len(outcomes), start)
     )
     at, spent = first.copy(), np.zeros(len(outcomes))
     for tier in range(len(outcomes.tiers) - 1):
@@ -102,26 +103,39 @@ def weights(outcomes: Outcomes, count: int = 36) -> Sequence[float]:
 
 
 def unseen(outcomes: Outcomes, strategy: Strategy, settings: Sequence[Setting], share: float) -> Answered:
-    """With the setting that does best on the other folds for at most this share of the dearest tier's cost."""
-    good, cost = np.zeros(len(outcomes)), np.zeros(len(outcomes))
-    for held in range(FOLDS):
-        asked = np.flatnonzero(outcomes.folds == held)
-        if not len(asked):
-            continue
-        setting = _best(outcomes.of(np.flatnonzero(outcomes.folds != held)), strategy, settings, share)
-        answered = strategy(outcomes.of(asked), setting)
-        good[asked], cost[asked] = answered.good, answered.cost
-    return Answered(good, cost)
+    """With the settings that do best on the other folds for this share of the dearest tier's cost.
 
-
-def _best(outcomes: Outcomes, strategy: Strategy, settings: Sequence[Setting], share: float) -> Setting:
-    """The cheapest, where none is within the share."""
+    Where one setting would leave some of it unspent, a coin lets another one have the rest, as chance does in a mix.
+    """
     tried = [strategy(outcomes, setting) for setting in settings]
-    budget = share * outcomes.cost[:, -1].sum()
-    within = [n for n, each in enumerate(tried) if each.cost.sum() <= budget]
-    if not within:
-        return settings[min(range(len(tried)), key=lambda n: float(tried[n].cost.sum()))]
-    return settings[max(within, key=lambda n: (float(tried[n].good.sum()), -float(tried[n].cost.sum())))]
+    good, cost = np.array([each.good for each in tried]), np.array([each.cost for each in tried])
+    found = Answered(np.zeros(len(outcomes)), np.zeros(len(outcomes)))
+    for held in range(FOLDS):
+        asked = outcomes.folds == held
+        budget = share * outcomes.cost[~asked, -1].sum()
+        parts = _parts(good[:, ~asked].sum(axis=1), cost[:, ~asked].sum(axis=1), budget)
+        found.good[asked], found.cost[asked] = parts @ good[:, asked], parts @ cost[:, asked]
+    return found
+
+
+def _parts(good: Floats, cost: Floats, budget: float) -> Floats:
+    """Of S settings, how much of the requests each gets, (S,): of one that keeps within the budget, and of one above it
+    as much as is left for. The cheapest alone, where none keeps within it."""
+    parts = np.zeros(len(good))
+    within, above = np.flatnonzero(cost <= budget), np.flatnonzero(cost > budget)
+    if not len(within):
+        parts[cost.argmin()] = 1.0
+        return parts
+    best = within[np.lexsort((cost[within], -good[within]))[0]]
+    one, other = (each.ravel() for each in np.meshgrid(within, above, indexing="ij"))
+    part = (budget - cost[one]) / (cost[other] - cost[one])
+    value = good[one] + part * (good[other] - good[one])
+    if len(value) and value.max() > good[best]:
+        at = value.argmax()
+        parts[one[at]], parts[other[at]] = 1 - part[at], part[at]
+    else:
+        parts[best] = 1.0
+    return parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +186,18 @@ def best_possible(outcomes: Outcomes, share: float) -> Answered:
     """
     good, cost = outcomes.good[:, 0].copy(), outcomes.cost[:, 0].copy()
     wins = np.where(outcomes.good > good[:, np.newaxis], outcomes.cost, np.inf)
-    left = share * outcomes.cost[:, -1].sum() - cost.sum()
-    for row in np.argsort(wins.min(axis=1) - cost, kind="stable"):
-        extra = wins[row].min() - cost[row]
-        if extra > left:
-            break
-        left -= extra
-        good[row], cost[row] = 1.0, cost[row] + extra
+    extra, left = wins.min(axis=1) - cost, share * outcomes.cost[:, -1].sum() - cost.sum()
+    order = np.argsort(extra, kind="stable")
+    bought = order[np.logical_and.accumulate(np.cumsum(extra[order]) <= left)]
+    good[bought], cost[bought] = 1.0, cost[bought] + extra[bought]
     return Answered(good, cost)
+
+
+def closed(outcomes: Outcomes, answered: Answered, share: float, counts: Floats | None = None) -> float:
+    """Which part of the gap between chance and `best_possible` is closed at this share of the cost, or at what was
+    spent where that is more; 0 where there is none."""
+    ours = measured(outcomes, answered, counts)
+    share = max(share, measured(outcomes, answered).share)
+    chance = mixed(outcomes, share, counts)
+    gap = measured(outcomes, best_possible(outcomes, share), counts).quality - chance
+    return (ours.quality - chance) / gap if gap > 0 else 0.0

@@ -26,10 +26,11 @@ def test_every_strategy_is_told_of() -> None:
     verdicts = {
         tier.name: Verdicts([each for each in known if each.tier == tier.name]) for tier in config.tiers
     }
-    tasks = {each.digest: each for each in everyday.samples()}
-    kept, closed = cascade.of_set(everyday.SET, known, config, verdicts, tasks)
+    kept, closed = cascade.of_set(everyday.SET, known, config, verdicts)
     assert (kept.case, closed.case) == ("quality kept at half cost: everyday", "oracle gap closed: everyday")
     assert 0 < kept.ours <= 1 and 0 < kept.peer <= 1 and kept.interval is not None
     assert kept.interval[0] <= kept.ratio <= kept.interval[1]
+    whole, oracle = closed.details["a perfect judge of whole answers"], closed.details["oracle"]
+    assert kept.ours < float(whole.split("%")[0]) / 100 < float(oracle.split("%")[0]) / 100
     aucs = cascade.aucs(verdicts)
     assert aucs and all(0 <= row.ours <= 1 for row in aucs)

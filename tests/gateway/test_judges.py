@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from classifier import Assessment
-from gateway.config import Cascade, Price, Tenant, Tier
+from gateway.config import Cascade, Policy, Price, Tenant, Tier
 from gateway.judges import Brief, Judges, Weights
 from gateway.routing import TierSignals
 from gateway.stakes import Stakes
@@ -117,7 +117,18 @@ def test_what_is_known_of_the_tiers_above(confident: Any) -> None:
     [above] = known.above
     assert (above.name, above.good) == ("70b", 0.8) and above.expected(0.1) == pytest.approx(0.9)
     assert known.price == Price(input=1.0) and known.weight == 3.0 and known.by_worth
+    assert known.usual == 256
     assert not stakes(Weights("large", "int8"), Cascade(), 3.0).by_worth
     assert not stakes(Weights("large", "bfloat16"), Cascade(), None).by_worth
     own = stakes(Weights("large", "bfloat16"), Cascade(threshold=0.3), 3.0)
     assert own.threshold == 0.3 and not own.by_worth
+
+
+@pytest.mark.parametrize(
+    ("policy", "usual"), [(Policy(cost_share=0.5), 64), (Policy(), 64), (Policy(answer_worth=0.002), None)]
+)
+def test_how_long_answers_are_taken_to_be(confident: Any, policy: Policy, usual: int | None) -> None:
+    """As the route has counted them, but for a weight in money."""
+    tenant = Tenant(name="acme", policy=policy)
+    brief = judges(confident.calibrations("m")).brief(tenant, "7b", QA, 1, (), 3.0, 64)
+    assert isinstance(brief, Brief) and brief.stakes.usual == usual

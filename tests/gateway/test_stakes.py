@@ -59,16 +59,36 @@ def test_nobody_takes_over_who_cannot(confident: Any) -> None:
 
 def test_worth_is_what_is_gained_less_what_it_costs(confident: Any) -> None:
     """120 tokens: .00024 on 13b, .0012 on 70b; this answer has ended, so that its rest is free."""
-    stakes = Stakes(above=[above("13b", 0.6, confident), above("70b", 0.8, confident)], weight=100.0)
+    both = [above("13b", 0.6, confident), above("70b", 0.8, confident)]
+    stakes = Stakes(above=both, weight=100.0, usual=None)
     found = onward(stakes, 0.5)
     assert found is not None and found.tier == "70b"
     assert found.margin == pytest.approx(0.5 - (0.8 - 100 * 0.0012))
-    dear = Stakes(above=stakes.above, weight=400.0)
+    dear = Stakes(above=both, weight=400.0, usual=20)  # as long as it was
     found = onward(dear, 0.5)
     assert found is not None and found.tier == "13b"
     assert found.margin == pytest.approx(0.5 - (0.6 - 400 * 0.00024))
-    found = onward(Stakes(above=stakes.above, weight=4000.0), 0.5)
+    found = onward(Stakes(above=both, weight=4000.0, usual=None), 0.5)
     assert found is not None and found.margin > 0
+
+
+@pytest.mark.parametrize(
+    ("usual", "tokens", "ended", "counted"),
+    [
+        (256, 20, True, 256),
+        (64, 20, True, 64),
+        (64, 80, True, 80),
+        (None, 20, True, 20),
+        (None, 20, False, 256),
+    ],
+)
+def test_a_weight_holds_for_costs_as_it_was_solved_for(
+    confident: Any, usual: int | None, tokens: int, ended: bool, counted: int
+) -> None:
+    """A short answer does not make a dearer tier cheap that the route had counted with a usual one."""
+    stakes = Stakes(above=[above("70b", 0.8, confident)], weight=100.0, usual=usual)
+    found = onward(stakes, 0.5, tokens=tokens, ended=ended)
+    assert found is not None and found.margin == pytest.approx(0.5 - (0.8 - 100 * 1e-5 * (100 + counted)))
 
 
 def test_the_rest_of_an_answer_costs_too(confident: Any) -> None:

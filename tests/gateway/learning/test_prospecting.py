@@ -9,8 +9,9 @@ import pytest
 from gateway.config import Price
 from gateway.learning.calibrating import calibrate
 from gateway.learning.outcomes import Verdicts, outcomes, terms
-from gateway.learning.prospecting import foreseen, prospects
+from gateway.learning.prospecting import foreseen, prospects, seen_through
 from gateway.learning.recordings import Recording
+from gateway.learning.strategies import mixed, unseen, weights, worthwhile
 
 PRICES = {"small": Price(input=1, output=1), "large": Price(input=10, output=10)}
 SMALL, LARGE = ("model of small", "float32"), ("model of large", "float32")
@@ -63,3 +64,17 @@ def test_foreseen_by_rules_that_have_not_seen_the_sample(together: list[Recordin
     assert not np.array_equal(told[~held], again[~held])
     sure = found.confidence[:, 0] > 0.8
     assert told[sure, 0, 1].mean() > 0.8 > told[found.confidence[:, 0] < 0.2, 0, 1].mean()
+
+
+def test_nobody_judges_better_than_who_sees_through(together: list[Recording]) -> None:
+    """For no share of the cost, where all begin on the small tier."""
+    verdicts = {name: Verdicts([each for each in together if each.tier == name]) for name in PRICES}
+    ended = outcomes(together, PRICES, verdicts, terms("end", 16))
+    judged, perfect = foreseen(ended), seen_through(ended)
+    assert (perfect.confidence == ended.good).all() and np.isnan(ended.onward).all()
+    for share in (0.3, 0.5, 0.7):
+        settings = [(0, weight) for weight in weights(ended)]
+        best, real = (unseen(each, worthwhile, settings, share) for each in (perfect, judged))
+        assert (
+            best.good.sum() > real.good.sum() > 300 * mixed(ended, real.cost.sum() / ended.cost[:, -1].sum())
+        )

@@ -15,6 +15,7 @@ from gateway.learning.strategies import (
     both,
     cascade,
     cascades,
+    closed,
     measured,
     mixed,
     router,
@@ -39,6 +40,7 @@ def four() -> Outcomes:
         samples=("a", "b", "c", "d"),
         good=np.array([[1.0, 1.0], [1.0, 1.0], [0.0, 1.0], [0.0, 0.0]]),
         expected=np.array([[0.9, 0.9], [0.5, 0.9], [0.5, 0.9], [0.1, 0.1]]),
+        usual=np.array([[1.0, 10.0]] * 4),
         confidence=np.array([[0.9, np.nan], [0.4, np.nan], [0.2, np.nan], [0.8, np.nan]]),
         held=np.array([[0.5, 5.0]] * 4),
         rest=np.array([[0.5, 5.0]] * 4),
@@ -79,6 +81,35 @@ def test_worth_by_hand(four: Outcomes) -> None:
     assert worthwhile(four, (0, 0.0)).cost.tolist() == [1.0] * 4  # of which nothing can be said
 
 
+def test_what_an_answer_will_cost_decides_nothing(four: Outcomes) -> None:
+    """How long it gets is known to nobody beforehand."""
+    sent, begun = router(four, 0.03), worthwhile(four, (None, 0.03))
+    four.cost[:] = [[10.0, 1.0], [1.0, 99.0], [99.0, 1.0], [1.0, 10.0]]
+    assert router(four, 0.03).good.tolist() == sent.good.tolist()
+    assert worthwhile(four, (None, 0.03)).good.tolist() == begun.good.tolist()
+    assert router(four, 0.03).cost.tolist() == [10.0, 99.0, 1.0, 1.0]
+
+
+def test_a_coin_spends_what_one_setting_would_leave(four: Outcomes) -> None:
+    """Samples that are alike and of which only the large tier's answers are good: all of them go the same way, and a
+    coin keeps as much as chance does."""
+    alike = four.of(np.array([2, 2, 2, 2]))
+    alike.folds[:], alike.expected[:] = range(4), [0.5, 0.9]
+    ends = [0.0, 1.0]  # weights of cost
+    for share in (0.1, 0.3, 0.55, 1.0):
+        found = measured(alike, unseen(alike, router, ends, share))
+        assert found.share == pytest.approx(share) and found.quality == pytest.approx(mixed(alike, share))
+    assert unseen(alike, router, ends, 0.05).cost.tolist() == [1.0] * 4  # the cheapest, where none is within
+
+
+def test_the_part_of_the_gap_that_is_closed(four: Outcomes) -> None:
+    assert closed(four, best_possible(four, 0.5), 0.5) == pytest.approx(1.0)
+    assert closed(four, always(four, 0), 0.1) == 0.0  # there is no gap
+    assert closed(four, always(four, 0), 0.4) < 0 < closed(four, cascade(four, (0, 0.3)), 0.4)
+    # at what was spent, where that is more
+    assert closed(four, always(four, 1), 0.1) == closed(four, always(four, 1), 1.0)
+
+
 def test_who_is_not_judged_is_kept(four: Outcomes) -> None:
     four.confidence[:, 0] = np.nan
     assert cascade(four, (0, 1.0)).cost.tolist() == [1.0] * 4
@@ -95,7 +126,7 @@ def test_the_best_mix_knows_all_tiers() -> None:
     zeros = np.zeros((2, 3))
     three = Outcomes(
         tiers=("small", "middle", "large"), samples=("a", "b"), good=np.array([[0.0, 1.0, 1.0], [0.0, 0.6, 1.0]]),
-        expected=zeros, confidence=zeros, held=zeros, rest=zeros,
+        expected=zeros, usual=zeros, confidence=zeros, held=zeros, rest=zeros,
         dearer=np.zeros((2, 3, 3)), onward=np.zeros((2, 3, 3)),
         cost=np.array([[0.0, 4.0, 10.0]] * 2), folds=np.array([0, 1]),
     )  # fmt: skip
@@ -121,7 +152,7 @@ def test_on_tiers_whose_confidence_tells(
     assert len(found) == 300 and set(found.folds.tolist()) == set(range(FOLDS))
     answered = unseen(found, cascade, cascades(found), 0.5)
     kept = measured(found, answered)
-    assert 0.25 < kept.share < 0.6
+    assert 0.45 < kept.share < 0.55
     assert mixed(found, kept.share) + 0.05 < kept.quality
     assert kept.quality <= measured(found, best_possible(found, 1.0)).quality
     combined = measured(
