@@ -112,7 +112,7 @@ def test_a_prompt_tried_there_goes_the_way_of_all_prompts(front: Any) -> None:
     answer = httpx.post(f"{front.url}/dashboard/chat/completions", json={**ASK, "stream": True})
     assert answer.text.endswith("data: [DONE]\n\n")
     assert answer.headers["x-headrace-tier"] == "7b"
-    assert [exchange.endpoint for exchange in front.exchanges] == ["route", "chat"]
+    front.eventually(lambda: [exchange.endpoint for exchange in front.exchanges] == ["route", "chat"])
     record = httpx.get(f"{front.url}/dashboard/requests/{answer.headers['x-request-id']}").json()
     assert (record["endpoint"], record["tier"], record["status"]) == ("chat", "7b", 200)
     (brief,) = httpx.get(f"{front.url}/dashboard/state").json()["latest"]
