@@ -101,9 +101,13 @@ def of_set(
         return []
     held = foreseen(held)
     ended = outcomes(known, prices, verdicts, terms("end", HOLD_TOKENS))
-    _print_curve(name, held, ended)
+    perfect = {
+        f"a perfect judge of {HOLD_TOKENS} tokens": seen_through(held),
+        "a perfect judge of whole answers": seen_through(ended),
+    }
+    _print_curve(name, held, ended, perfect)
     ours = _strategies(held, ended, HALF)["router + cascade"]
-    most = {**perfect(held, ended, HALF), "oracle": best_possible(held, HALF)}
+    most = {**_judged(perfect, HALF), "oracle": best_possible(held, HALF)}
     return _at_half(name, held, ours, most)
 
 
@@ -121,14 +125,11 @@ def _strategies(held: Outcomes, ended: Outcomes, share: float) -> dict[str, Answ
     }
 
 
-def perfect(held: Outcomes, ended: Outcomes, share: float) -> dict[str, Answered]:
+def _judged(perfect: dict[str, Outcomes], share: float) -> dict[str, Answered]:
     """What is possible for judges: those who are never wrong, over whatever begins each request best."""
     return {
         what: unseen(of, worthwhile, [*_starts(of), *((None, weight) for weight in weights(of))], share)
-        for what, of in (
-            (f"a perfect judge of {HOLD_TOKENS} tokens", seen_through(held)),
-            ("a perfect judge of whole answers", seen_through(ended)),
-        )
+        for what, of in perfect.items()
     }
 
 
@@ -137,7 +138,7 @@ def _starts(of: Outcomes) -> list[tuple[int, float]]:
     return [(start, weight) for start in range(len(of.tiers)) for weight in weights(of)]
 
 
-def _print_curve(name: str, held: Outcomes, ended: Outcomes) -> None:
+def _print_curve(name: str, held: Outcomes, ended: Outcomes, perfect: dict[str, Outcomes]) -> None:
     """Quality and cost, each with the interval of the quality."""
     print(
         f"\n{name}: {len(held)} tasks, tiers {', '.join(held.tiers)}; cost: of that of {held.tiers[-1]} alone"
@@ -146,7 +147,7 @@ def _print_curve(name: str, held: Outcomes, ended: Outcomes) -> None:
         _print_line(f"always {tier}", held, always(held, number))
     for share in (0.35, HALF, 0.65, 0.8):
         print(f"  for {share:.0%} of the cost")
-        for what, answered in {**_strategies(held, ended, share), **perfect(held, ended, share)}.items():
+        for what, answered in {**_strategies(held, ended, share), **_judged(perfect, share)}.items():
             _print_line(what, held, answered)
         _print_line("oracle", held, best_possible(held, share))
 
