@@ -92,7 +92,7 @@ class AnswerStream:
         self._cached = 0  # of the prompt, as far as it is told before the end
         self._last: Delta | None = None
         self._seconds: float | None = None  # of the whole answer, once it is complete
-        self._remembered = False
+        self._remembered = self._settled = False
         self._ending: asyncio.Task[None] | None = None
 
     def __aiter__(self) -> AsyncIterator[Delta]:
@@ -130,6 +130,11 @@ class AnswerStream:
             await self._epilogue.remember(said, self._calls, complete=self._last is not None)
 
     async def aclose(self) -> None:
+        if self._last is not None and self._ending is None:
+            if not self._settled:
+                self._settled = True
+                await self._end()
+            return
         if self._ending is None:
             self._ending = asyncio.create_task(self._end())
         if self._ending.done():

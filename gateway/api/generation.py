@@ -91,8 +91,10 @@ class Generation(Generic[B, R]):
             else:
                 response = await self._whole(call, scope, receive)
                 await response(scope, receive, send)
+            # The loop sends what was written when it has its turn, and looks at later requests after ours.
+            await asyncio.sleep(0)
         finally:
-            await call.close()  # the client has its answer by now
+            await call.close()
 
     async def _whole(self, call: _Call[R], scope: Scope, receive: Receive) -> Response:
         answer, whole = await watched(self._told(call), disconnected(scope, receive), self._drain.cut)
