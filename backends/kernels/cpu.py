@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 
 from backends.instructions import cpu_has_bfloat16
-from backends.kernels import draws, loops
+from backends.kernels import between, draws, int8, loops
 from backends.kernels import signals as sureness
 from backends.kernels.attention import FEW, Plan, attend
 from backends.kernels.layout import PLAIN, KVCache, Layout, Scheme
-from backends.kernels.reference import Kernels
+from backends.kernels.reference import Kernels, Linear
 from backends.kernels.sides import array, side
 
 Array = NDArray[Any]
@@ -38,7 +38,7 @@ class Shares:
 class Cpu(Kernels):
     """As Kernels; float32 and bfloat16."""
 
-    kinds = (1, FEW + 1)
+    kinds = (1, FEW + 1, int8.FEW + 1)
 
     def __init__(
         self, cache: KVCache, cos: torch.Tensor, sin: torch.Tensor, heads: int, scheme: Scheme = PLAIN
@@ -46,6 +46,7 @@ class Cpu(Kernels):
         super().__init__(cache, cos, sin, heads, scheme)
         self._cache = side(cache.keys, cache.key_scales), side(cache.values, cache.value_scales)
         self._rope = cos.numpy(), sin.numpy()
+        self._most = int8.FEW if int8.cpu_has("avx512vnni") else ENDLESS  # rows of a product in loops
 
     def add_norm(
         self, residual: torch.Tensor, update: torch.Tensor, weight: torch.Tensor, eps: float
@@ -55,17 +56,60 @@ class Cpu(Kernels):
         return out
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
-        out = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
+        out = _half(gate_up)
         loops.silu_mul(array(gate_up), array(out))
         return out
 
     def gelu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
-        out = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
+        out = _half(gate_up)
         loops.gelu_mul(array(gate_up), array(out))
         return out
 
+    def project(
+        self, residual: torch.Tensor, update: torch.Tensor, weight: torch.Tensor, eps: float, linear: Linear
+    ) -> torch.Tensor:
+        rows = update.shape[0]
+        if (arrays := self._arrays(linear, rows)) is None:
+            return super().project(residual, update, weight, eps, linear)
+        out = update.new_empty(rows, len(arrays[-1]))
+        between.project(residual.numpy(), array(update), weight.numpy(), np.float32(eps), arrays, array(out))
+        return out
+
+    def feed_forward(
+        self,
+        residual: torch.Tensor,
+        update: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        gate_up: Linear,
+        activation: str,
+        down: Linear,
+    ) -> torch.Tensor:
+        rows = update.shape[0]
+        first, last = self._arrays(gate_up, rows), self._arrays(down, rows)
+        if first is None or last is None:
+            return super().feed_forward(residual, update, weight, eps, gate_up, activation, down)
+        out = torch.empty_like(update)
+        between.feed_forward(
+            residual.numpy(),
+            array(update),
+            weight.numpy(),
+            np.float32(eps),
+            first,
+            len(first[-1]) // 2,
+            activation == "gelu",
+            last,
+            array(out),
+        )
+        return out
+
+    def _arrays(self, linear: Linear, rows: int) -> between.Arrays | None:
+        """What loops multiply by, None where torch multiplies. Their last one has the channels."""
+        arrays: between.Arrays | None = getattr(linear, "arrays", None) if rows <= self._most else None
+        return arrays
+
     def attention(self, layer: int, qkv: torch.Tensor, layout: Layout) -> torch.Tensor:
-        out = qkv.new_empty(len(qkv), self.heads * self.head_dim)
+        out = qkv.new_empty(qkv.shape[0], self.heads * self.head_dim)
         rule = self.rules[layer]
         copies = qkv.dtype == torch.bfloat16 and cpu_has_bfloat16() and self.soft_cap is None
         shares = self._shares(layout, copies, windowed=rule.window is not None)
@@ -165,6 +209,12 @@ class Cpu(Kernels):
             q, keys, values, 0.0, causal, attn_mask=mask, scale=self.scale
         )
         return out, lse
+
+
+def _half(gate_up: torch.Tensor) -> torch.Tensor:
+    """Where the product of both halves goes."""
+    rows, columns = gate_up.shape
+    return gate_up.new_empty(rows, columns // 2)
 
 
 def _merge(one: Part, other: Part) -> torch.Tensor:

@@ -25,6 +25,7 @@ from backends.kernels.team import jit, share
 Array = NDArray[Any]
 
 WIDE, QUAD = 64, 4  # channels of an item of work, columns of a product
+FEW = 32  # rows that `multiply` is made for; beyond, torch multiplies whole matrices
 CENTRE = 128  # what an activation of zero is as an unsigned byte
 MAX_COLUMNS = 2**31 // (255 * 128)  # more could overflow a sum
 

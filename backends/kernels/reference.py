@@ -4,13 +4,15 @@ Legend of shapes: T tokens of the batch, H query heads, K key/value heads (H is 
 D head size, C context of one sequence.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from backends.kernels.layout import LONG, PLAIN, KVCache, LayerRule, Layout, Scheme
 from backends.kernels.noise import gumbel
 from backends.kernels.truncation import Law, truncate
+
+Linear = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Kernels:
@@ -53,6 +55,26 @@ class Kernels:
         """gelu(gate) · up, as `silu_mul`; gelu by its approximation with tanh (arXiv:1606.08415)."""
         gate, up = gate_up.float().chunk(2, dim=-1)
         return (torch.nn.functional.gelu(gate, approximate="tanh") * up).to(gate_up.dtype)
+
+    def project(
+        self, residual: torch.Tensor, update: torch.Tensor, weight: torch.Tensor, eps: float, linear: Linear
+    ) -> torch.Tensor:
+        """The product of `linear` with what `add_norm` gives."""
+        return linear(self.add_norm(residual, update, weight, eps))
+
+    def feed_forward(
+        self,
+        residual: torch.Tensor,
+        update: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        gate_up: Linear,
+        activation: str,
+        down: Linear,
+    ) -> torch.Tensor:
+        """The gated MLP of what `add_norm` gives; `activation`: silu or gelu."""
+        gate = self.gelu_mul if activation == "gelu" else self.silu_mul
+        return down(gate(self.project(residual, update, weight, eps, gate_up)))
 
     def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """The RMS norm of `x` [T, width] itself, see `add_norm`."""

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from backends.kernels import int4
+from backends.kernels.between import Arrays
 from backends.layers.int8 import as_array
 from backends.quantization.int4 import FourBits
 
@@ -20,21 +21,24 @@ class Int4Linear:
     def __init__(self, weight: FourBits, bias: torch.Tensor | None = None) -> None:
         self.channels, self.columns = weight.integers.shape
         self.order = weight.order
-        self.packed = _pack(weight.integers)
+        self.packed = _pack(weight.integers).numpy()
         tables = [_in_lanes(table) for table in (weight.scales, weight.minima)]
         if all(torch.equal(table.half().float(), table) for table in tables):
             tables = [table.half().view(torch.uint16) for table in tables]
-        self.scales, self.minima = tables
+        self.scales, self.minima = (table.numpy() for table in tables)
         self.bias = np.zeros(self.channels, np.float32) if bias is None else bias.float().numpy()
+        self.arrays: Arrays | None = None  # for `backends.kernels.between`
+        if self.order is None:
+            self.arrays = self.packed, self.scales, self.minima, self.bias
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        rows, groups = len(x), self.packed.shape[1]
+        rows, groups = x.shape[0], self.packed.shape[1]
         integers = np.empty((rows, self.columns), np.int8)
         scales, sums = np.empty((2, rows, groups), np.float32)
         x = x.contiguous() if self.order is None else x.index_select(1, self.order)
         int4.quantize(as_array(x), integers, scales, sums)
         out = x.new_empty(rows, self.channels)
-        weights = self.packed.numpy(), self.scales.numpy(), self.minima.numpy()
+        weights = self.packed, self.scales, self.minima
         int4.multiply(integers, scales, sums, *weights, self.bias, as_array(out))
         return out
 

@@ -5,33 +5,33 @@ which of the products below runs; each keeps the weights in an order of its own.
 `benchmarks/formats.py`.
 """
 
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from backends.kernels import int8, int8_avx2
+from backends.kernels import between, int8, int8_avx2
+from backends.kernels.int8 import FEW
 
-FEW = 32  # rows that the VNNI kernel is made for; beyond, torch multiplies whole matrices
 _EXACT = 1024  # so many products of two int8 add up exactly in float32: 2^7 · 2^7 · 2^10 = 2^24
 
 Floats = NDArray[np.float32]
+Integers = NDArray[np.integer[Any]]
+Loops = tuple[np.ndarray, np.ndarray] | None
 
 
 class Product(Protocol):
-    """Weights of int8 [out, in], and how to multiply by them."""
+    """Weights of int8 [out, in], and how to multiply by them. The integer product is exact."""
 
-    integers: ClassVar[torch.dtype]  # of the activations
-    centre: ClassVar[int]  # what an activation of zero is
+    zero: ClassVar[np.integer[Any]]  # what an activation of zero is, in the type that activations have
     width: int  # columns that activations must have
+    loops: Loops  # packed weights and offsets, where loops of ours multiply
 
     def __init__(self, weight: torch.Tensor) -> None: ...
 
-    def __call__(
-        self, x: torch.Tensor, scales: Floats, channel: Floats, bias: Floats, out: np.ndarray
-    ) -> None:
-        """out = (x − centre) · weightᵀ · scales · channel + bias. The integer product is exact."""
+    def __call__(self, x: Integers, scales: Floats, channel: Floats, bias: Floats, out: np.ndarray) -> None:
+        """out = (x − zero) · weightᵀ · scales · channel + bias."""
         ...
 
 
@@ -49,14 +49,19 @@ class Int8Linear:
         integers, scales = _quantized(weight)
         self.scales = scales.numpy()
         self.bias = np.zeros(self.channels, np.float32) if bias is None else bias.float().numpy()
-        self.product = fastest()(integers)
+        self.product = product = fastest()(integers)
+        self.arrays: between.Arrays | None = None  # of loops for so many rows as they are made for
+        if product.loops is not None:
+            self.arrays = product.zero, *product.loops, self.scales, self.bias
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        rows, product = len(x), self.product
-        integers = torch.empty(rows, product.width, dtype=product.integers)
-        scales = np.empty(rows, np.float32)
-        int8.quantize(as_array(x.contiguous()), product.centre, integers.numpy(), scales)
+        rows, product = x.shape[0], self.product
         out = x.new_empty(rows, self.channels)
+        if self.arrays is not None and rows <= FEW:
+            between.product(as_array(x.contiguous()), self.arrays, as_array(out))
+            return out
+        integers, scales = np.empty((rows, product.width), product.zero.dtype), np.empty(rows, np.float32)
+        int8.quantize(as_array(x.contiguous()), int(product.zero), integers, scales)
         product(integers, scales, self.scales, self.bias, as_array(out))
         return out
 
@@ -71,58 +76,54 @@ def fastest() -> type[Product]:
 class VnniProduct:
     """A kernel of our own for few rows, torch's for many."""
 
-    integers: ClassVar[torch.dtype] = torch.uint8
-    centre: ClassVar[int] = int8.CENTRE
+    zero: ClassVar[np.integer[Any]] = np.uint8(int8.CENTRE)
 
     def __init__(self, weight: torch.Tensor) -> None:
-        self.packed = pack(weight, int8.WIDE, int8.QUAD)
-        self.width = self.packed.shape[1] * int8.QUAD
-        self.offsets = (int8.CENTRE * weight.sum(1, dtype=torch.int32)).numpy()
+        self._packed = pack(weight, int8.WIDE, int8.QUAD).numpy()
+        self.width = self._packed.shape[1] * int8.QUAD
+        self._offsets = (int8.CENTRE * weight.sum(1, dtype=torch.int32)).numpy()
+        self.loops: Loops = (self._packed, self._offsets)
 
-    def __call__(
-        self, x: torch.Tensor, scales: Floats, channel: Floats, bias: Floats, out: np.ndarray
-    ) -> None:
+    def __call__(self, x: Integers, scales: Floats, channel: Floats, bias: Floats, out: np.ndarray) -> None:
+        packed, offsets = self._packed, self._offsets
         if len(x) <= FEW:
-            int8.multiply(x.numpy(), scales, self.packed.numpy(), self.offsets, channel, bias, out)
+            int8.multiply(x, scales, packed, offsets, channel, bias, out)
             return
         # Exact where the CPU adds bytes into 32 bits, as VNNI and AMX do.
-        sums = torch._int_mm((x ^ int8.CENTRE).view(torch.int8), unpack(self.packed)[: len(channel)].T)
-        int8.finish(sums.numpy(), scales, np.zeros_like(self.offsets), channel, bias, out)
+        signed, weight = torch.from_numpy(x) ^ int8.CENTRE, unpack(torch.from_numpy(packed))
+        sums = torch._int_mm(signed.view(torch.int8), weight[: len(channel)].T)
+        int8.finish(sums.numpy(), scales, np.zeros_like(offsets), channel, bias, out)
 
 
 class Avx2Product:
     """One kernel for any number of rows."""
 
-    integers: ClassVar[torch.dtype] = torch.int16
-    centre: ClassVar[int] = 0
+    zero: ClassVar[np.integer[Any]] = np.int16(0)
 
     def __init__(self, weight: torch.Tensor) -> None:
-        self.packed = pack(weight, int8_avx2.NARROW, int8_avx2.PAIR)
-        self.width = self.packed.shape[1] * int8_avx2.PAIR
-        self.offsets = np.zeros(len(weight), np.int32)
+        self._packed = pack(weight, int8_avx2.NARROW, int8_avx2.PAIR).numpy()
+        self._offsets = np.zeros(len(weight), np.int32)
+        self.width = self._packed.shape[1] * int8_avx2.PAIR
+        self.loops: Loops = (self._packed, self._offsets)
 
-    def __call__(
-        self, x: torch.Tensor, scales: Floats, channel: Floats, bias: Floats, out: np.ndarray
-    ) -> None:
-        int8_avx2.multiply(x.numpy(), scales, self.packed.numpy(), self.offsets, channel, bias, out)
+    def __call__(self, x: Integers, scales: Floats, channel: Floats, bias: Floats, out: np.ndarray) -> None:
+        int8_avx2.multiply(x, scales, self._packed, self._offsets, channel, bias, out)
 
 
 class PlainProduct:
     """For any CPU: torch's products of float32, as many columns at a time as these keep exact."""
 
-    integers: ClassVar[torch.dtype] = torch.int8
-    centre: ClassVar[int] = 0
+    zero: ClassVar[np.integer[Any]] = np.int8(0)
+    loops: Loops = None
 
     def __init__(self, weight: torch.Tensor) -> None:
         self.weight, self.width = weight, weight.shape[1]
 
-    def __call__(
-        self, x: torch.Tensor, scales: Floats, channel: Floats, bias: Floats, out: np.ndarray
-    ) -> None:
-        sums = torch.zeros(len(x), len(channel), dtype=torch.int32)
+    def __call__(self, x: Integers, scales: Floats, channel: Floats, bias: Floats, out: np.ndarray) -> None:
+        integers, sums = torch.from_numpy(x), torch.zeros(len(x), len(channel), dtype=torch.int32)
         for start in range(0, self.width, _EXACT):
             part = slice(start, start + _EXACT)
-            sums += (x[:, part].float() @ self.weight[:, part].float().T).to(torch.int32)
+            sums += (integers[:, part].float() @ self.weight[:, part].float().T).to(torch.int32)
         int8.finish(sums.numpy(), scales, np.zeros(len(channel), np.int32), channel, bias, out)
 
 

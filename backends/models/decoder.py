@@ -92,26 +92,17 @@ def through(
 ) -> torch.Tensor:
     """One block: adds `update` [tokens, width] to the float32 `residual` in place and returns the next update, which
     is not added yet. `layer`: where the block's keys and values lie in the cache of `kernels`."""
-    x = kernels.add_norm(residual, update, block.attention_norm, config.norm_eps)
-    update = _attend(layer, block, config, x, layout, kernels)
-    x = kernels.add_norm(residual, update, block.mlp_norm, config.norm_eps)
-    return _mlp(block, config, x, kernels)
-
-
-def _attend(
-    layer: int, block: Block, config: DecoderConfig, x: torch.Tensor, layout: Layout, kernels: Kernels
-) -> torch.Tensor:
-    qkv = block.qkv(x)
+    eps = config.norm_eps
+    qkv = kernels.project(residual, update, block.attention_norm, eps, block.qkv)
     if block.head_norms is not None:
-        kernels.norm_heads(qkv, *block.head_norms, config.norm_eps)
+        kernels.norm_heads(qkv, *block.head_norms, eps)
     update = block.output(kernels.attention(layer, qkv, layout))
-    return update if block.post_norms is None else kernels.norm(update, block.post_norms[0], config.norm_eps)
-
-
-def _mlp(block: Block, config: DecoderConfig, x: torch.Tensor, kernels: Kernels) -> torch.Tensor:
-    gate = kernels.gelu_mul if config.activation == "gelu" else kernels.silu_mul
-    update = block.down(gate(block.gate_up(x)))
-    return update if block.post_norms is None else kernels.norm(update, block.post_norms[1], config.norm_eps)
+    if block.post_norms is not None:
+        update = kernels.norm(update, block.post_norms[0], eps)
+    update = kernels.feed_forward(
+        residual, update, block.mlp_norm, eps, block.gate_up, config.activation, block.down
+    )
+    return update if block.post_norms is None else kernels.norm(update, block.post_norms[1], eps)
 
 
 def kernels_of(

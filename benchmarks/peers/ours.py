@@ -1,4 +1,4 @@
-"""Our engine, as its own loop drives it."""
+"""Our engine, as its own loop drives it, with keys and values of two bytes, as llama.cpp keeps them."""
 
 import torch
 
@@ -13,7 +13,8 @@ class Ours:
         plain = task.format == "bf16"
         config = EngineConfig(
             name="bench", model=task.model, address="", events="", vocabulary="", cores=task.threads,
-            kv_blocks=KV_TOKENS // 16, interactive_sequences=MOST, dtype="bfloat16" if plain else "auto",
+            kv_blocks=KV_TOKENS // 16, kv_cache="bf16", interactive_sequences=MOST,
+            dtype="bfloat16" if plain else "auto",
             quantization="none" if plain else "auto" if task.format == "int4" else "int8",
             bands=(Band(rows=MOST, ttft_ms=1000),), step_budget_ms=1000,  # all at once, nobody waits
         )  # fmt: skip

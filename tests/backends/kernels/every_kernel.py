@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from backends.kernels import attention as attending
-from backends.kernels import draws, int4, int8, int8_avx2, loops, signals
+from backends.kernels import between, draws, int4, int8, int8_avx2, loops, signals
 from backends.kernels.cpu import Cpu
 from backends.kernels.layout import KVCache, Layout, Scheme, Span
 
@@ -25,7 +25,8 @@ HEADS, KV_HEADS, SIZE = 6, 2, 32
 NOISE = np.random.default_rng(0)
 ENTRIES: list[Any] = [
     loops.add_norm, loops.silu_mul, loops.gelu_mul, loops.rotate_store, draws.draw, signals.signals, attending.attend,
-    int8.quantize, int8.rotate, int8.finish, int8_avx2.multiply, int4.quantize, int4.multiply,
+    int8.quantize, int8.rotate, int8.finish, int8_avx2.multiply, int4.quantize, int4.multiply, between.product,
+    between.project, between.feed_forward,
 ]  # fmt: skip
 
 
@@ -102,6 +103,27 @@ def four_bits() -> Iterator[tuple[str, Array]]:
     yield "int4 product", out
 
 
+def together() -> Iterator[tuple[str, Any]]:
+    """A block's MLP of eight bits, whose second product is of four."""
+    columns, channels = 128, 96
+    zero = np.int16(0)
+    packed = NOISE.integers(-127, 128, (2 * int8.WIDE // 16, columns // 2, 16, 2)).astype(np.int8)
+    offsets, bias = np.zeros(channels, np.int32), floats(channels)
+    eight = zero, packed, offsets, floats(channels), bias
+    residual, update, weight = floats(ROWS, columns), floats(ROWS, columns), floats(columns)
+    out = np.empty((ROWS, channels), np.float32)
+    between.product(update, eight, out)
+    yield "product", out.copy()
+    between.project(residual, update, weight, np.float32(1e-5), eight, out)
+    yield "projection", out
+    four = NOISE.integers(0, 256, (int4.WIDE // 8, 1, 4, 8, 4)).astype(np.uint8)
+    tables = floats(int4.WIDE // 8, 1, 8), floats(int4.WIDE // 8, 1, 8)
+    down = four, *tables, floats(40)
+    result = np.empty((ROWS, 40), np.float32)
+    between.feed_forward(residual, update, weight, np.float32(1e-5), eight, 32, False, down, result)
+    yield "feed forward", result
+
+
 def attention() -> Iterator[tuple[str, Any]]:
     yield from attended(torch.float32, Scheme(soft_cap=20.0))
     yield from attended(torch.int8, Scheme())
@@ -111,6 +133,7 @@ def products() -> Iterator[tuple[str, Any]]:
     if int8.cpu_has("avx2"):
         yield from eight_bits()
         yield from four_bits()
+        yield from together()
 
 
 GROUPS = {"rows": rows, "products": products, "attention": attention}

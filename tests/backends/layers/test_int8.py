@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from backends.kernels import int8
+from backends.kernels.int8 import FEW
 from backends.layers import int8 as layers
 from backends.layers import linear
 from backends.layers.int8 import (
-    FEW,
     Avx2Product,
     Int8Linear,
     PlainProduct,
@@ -43,8 +43,8 @@ def integers(*shape: int, low: int = -128, high: int = 128) -> torch.Tensor:
 def sums_of(product: type[Product], x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """x · weightᵀ, as float64; exact where float32 can hold it."""
     channels, ours = len(weight), product(weight)
-    wide = torch.full((len(x), ours.width), ours.centre, dtype=ours.integers)
-    wide[:, : x.shape[1]] = (x.to(torch.int16) + ours.centre).to(ours.integers)
+    wide = np.full((len(x), ours.width), ours.zero)
+    wide[:, : x.shape[1]] = x.to(torch.int16).numpy() + np.int16(ours.zero)
     out = np.empty((len(x), channels), np.float32)
     ones, zeros = np.ones(channels, np.float32), np.zeros(channels, np.float32)
     ours(wide, np.ones(len(x), np.float32), ones, zeros, out)
