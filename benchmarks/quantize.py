@@ -2,12 +2,15 @@
 
 Each model is written by `headrace quantize`, read back as any checkpoint is, and computes in float32. The text, prose
 and a manual of our own, is not what the methods have watched the models on, the prompts of everyday tasks. A line's
-peer is rounding with the same zeros, in the middle or of each group's own. `lost` is against the whole weights.
+peer is rounding with the same zeros, in the middle or of each group's own; that of eight bits is the whole weights, and
+`lost` is against these. A larger model takes an hour: `--keep` a folder, and a run that was stopped goes on there.
 """
 
 import json
 import math
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +34,7 @@ METHODS = {
     "gptq": settings("gptq", samples=32, length=256),
     "gptq with zeros": settings("gptq", asymmetric=True, samples=32, length=256),
     "awq": settings("awq", samples=32, length=256),
+    "rtn of 8 bits": settings("rtn", bits=8),
 }
 PEERS = {"gptq": "rtn", "gptq with zeros": "rtn with zeros", "awq": "rtn with zeros"}
 README = Path(__file__).parents[1] / "README.md"
@@ -53,12 +57,28 @@ def windows_of(folder: Path, count: int) -> list[list[int]]:
     return found
 
 
-def made(folder: Path, method: str, group: int, work: Path, prompts: Path, samples: int | None) -> Path:
-    """The model by one method."""
+@contextmanager
+def workplace(keep: Path | None) -> Iterator[Path]:
+    """The folder that is kept, or one that goes again."""
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def made(folder: Path, method: str, group: int, work: Path, samples: int | None) -> Path:
+    """The model by one method, unless it is there."""
     asked = msgspec.structs.replace(METHODS[method], group=group)
     if asked.calibrated and samples is not None:
         asked = msgspec.structs.replace(asked, samples=samples)
-    out = work / method.replace(" ", "-")
+    watched = f"-{asked.samples}-samples" if asked.calibrated else ""
+    out = work / f"{folder.name}-{method.replace(' ', '-')}-{group}{watched}"
+    if out.exists():
+        return out
+    prompts = work / "prompts.jsonl"
+    prompts.write_text("\n".join(json.dumps({"prompt": sample.prompt}) for sample in everyday.samples()))
     calibrate = partial(calibration.read, prompts, Tokenizer(folder), asked.samples, asked.length)
     order = Order(
         source=folder, out=out, settings=asked, calibrate=calibrate, calibration="everyday",
@@ -68,17 +88,13 @@ def made(folder: Path, method: str, group: int, work: Path, prompts: Path, sampl
     return out
 
 
-def rows_of(model: str, group: int, windows: int, samples: int | None) -> list[Row]:
+def rows_of(model: str, group: int, windows: int, samples: int | None, work: Path) -> list[Row]:
     folder = find(model).folder
     texts = windows_of(folder, windows)
     found = {"as it was": perplexity(folder, texts)}
-    with tempfile.TemporaryDirectory() as work:
-        prompts = Path(work) / "prompts.jsonl"
-        asked = [json.dumps({"prompt": sample.prompt}) for sample in everyday.samples()]
-        prompts.write_text("\n".join(asked))
-        for method in METHODS:
-            found[method] = perplexity(made(folder, method, group, Path(work), prompts, samples), texts)
-            print(f"{model} {method}: {found[method]:.3f}", flush=True)
+    for method in METHODS:
+        found[method] = perplexity(made(folder, method, group, work, samples), texts)
+        print(f"{model} {method}: {found[method]:.3f}", flush=True)
     return [
         paired(
             f"{model} {method}", [(value, found[PEERS.get(method, "as it was")])],
@@ -93,6 +109,7 @@ def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--model", choices=list(MODELS), help="this one alone")
+    parser.add_argument("--keep", type=Path, help="make the models in this folder, and leave them there")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     asked = [options.model] if options.model else list(MODELS)
@@ -101,12 +118,14 @@ def main() -> None:
     absent = [model for model in asked if not find(model).present]
     for model in absent:
         print(f"{model} is not pulled; its lines are left out")
-    rows = [
-        row
-        for model in asked
-        if model not in absent
-        for row in rows_of(model, MODELS[model], 2 if options.quick else 6, 16 if options.quick else None)
-    ]
+    windows, samples = (2, 16) if options.quick else (6, None)
+    with workplace(options.keep) as work:
+        rows = [
+            row
+            for model in asked
+            if model not in absent
+            for row in rows_of(model, MODELS[model], windows, samples, work)
+        ]
     publish(Report(name="quantize", machine=machine(), rows=rows), options.json)
 
 
