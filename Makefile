@@ -59,6 +59,7 @@ bench: install
 	$(BIN)/python -m benchmarks.cascade --quick
 	$(BIN)/python -m benchmarks.prefix
 	$(BIN)/python -m benchmarks.engine_peers
+	$(BIN)/python -m benchmarks.step
 	$(BIN)/python -m benchmarks.formats
 	$(BIN)/python -m benchmarks.frontier
 	$(BIN)/python -m benchmarks.quantize

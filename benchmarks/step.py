@@ -1,0 +1,153 @@
+"""What a step that generates is made of: products of matrices, attention, and what lies between.
+
+A step of the engine (its bookkeeping, one token for each sequence, sampling) takes turns with its products alone, each
+linear once for as many rows, and with its attention alone, each layer once over as many tokens. What neither of them
+took is between: norms, activations, sampling, bookkeeping, Python. It is put beside what it may be at most of a step, a
+fifth at batch 1 and a tenth at batch 32.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+
+from backends.catalogue import resolve
+from backends.engine.engine import Engine
+from backends.engine.runner import ModelRunner, load_model
+from backends.kernels.layout import Span
+from backends.kernels.reference import Kernels
+from backends.kernels.select import kernels_for
+from backends.layers.linear import Linear
+from backends.models.decoder import Decoder
+from backends.wire import Band, EngineConfig, Sampling, Submit
+from benchmarks.report import Report, Row, arguments, machine, paired, publish
+
+LIMITS = {1: 0.2, 8: 0.15, 32: 0.1}  # by batch
+PROMPT, ROUNDS, BLOCK = 128, 96, 16
+WARM_UP = 8  # rounds
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Seconds."""
+
+    step: float
+    products: float
+    attention: float
+
+    @property
+    def between(self) -> float:
+        """Of the step."""
+        return max(0.0, 1 - (self.products + self.attention) / self.step)
+
+
+class Bench:
+    def __init__(self, model: str, quantization: str, threads: int) -> None:
+        most = max(LIMITS)
+        self.per_row = -(-(PROMPT + ROUNDS + WARM_UP) // BLOCK) + 1
+        self.config = EngineConfig(
+            name="bench", model=str(resolve(model)), address="", events="", vocabulary="", cores=threads,
+            quantization=quantization, kv_cache="bf16", kv_blocks=most * self.per_row,  # type: ignore[arg-type]
+            interactive_sequences=most, bands=(Band(rows=most, ttft_ms=1000),), step_budget_ms=1000,
+        )  # fmt: skip
+        torch.set_num_threads(threads)
+        loaded = load_model(self.config)
+        self.model: Decoder = loaded.model
+        self.length = loaded.length
+        self.runner = ModelRunner(loaded.model, self.config, self._make)
+        self.runner.warm_up()
+
+    def _make(self, *arguments: object) -> Kernels:
+        self.kernels = kernels_for(*arguments)  # type: ignore[arg-type]
+        return self.kernels
+
+    def rounds(self, batch: int, count: int) -> Iterator[Parts]:
+        size = self.model.vocab_size
+        engine = Engine(self.config, self.runner, [b"x"] * size, frozenset(), size, self.length)
+        sampling = Sampling(max_tokens=count + WARM_UP + 2, temperature=0.0, ignore_eos=True)
+        for row in range(batch):
+            prompt = torch.randint(1000, size, (PROMPT,)).tolist()
+            if (
+                refused := engine.submit(b"", Submit(id=str(row), prompt=prompt, sampling=sampling))
+            ) is not None:
+                raise RuntimeError(refused.message)
+        while sum(len(output.ids) for _, output in engine.step()) < batch:
+            pass
+        inputs = self._inputs(batch)
+        for round in range(WARM_UP + count):
+            step = _seconds(engine.step)
+            products = _seconds(lambda: self._products(inputs))
+            attention = _seconds(lambda at=PROMPT + round: self._attention(batch, at))  # type: ignore[misc]
+            if round >= WARM_UP:
+                yield Parts(step, products, attention)
+
+    def _inputs(self, batch: int) -> list[tuple[Linear, torch.Tensor]]:
+        config = self.model.config
+        mixed = config.heads * config.head_dim
+        wide = {columns: torch.randn(batch, columns) for columns in (config.width, mixed, config.mlp_width)}
+        inputs = {columns: x.to(self.model.embedding.dtype) for columns, x in wide.items()}
+        each = [
+            (linear, inputs[columns])
+            for block in self.model.blocks
+            for linear, columns in (
+                (block.qkv, config.width), (block.output, mixed),
+                (block.gate_up, config.width), (block.down, config.mlp_width),
+            )
+        ]  # fmt: skip
+        return [*each, (self.model.head, inputs[config.width])]
+
+    @staticmethod
+    def _products(inputs: list[tuple[Linear, torch.Tensor]]) -> None:
+        for linear, x in inputs:
+            linear(x)
+
+    def _attention(self, batch: int, position: int) -> None:
+        """It writes where the engine's sequences lie, whose answers nobody reads."""
+        config = self.model.config
+        tables = [list(range(row * self.per_row, (row + 1) * self.per_row)) for row in range(batch)]
+        layout = self.runner.layout([Span(position, 1, table, 0) for table in tables])
+        width = (config.heads + 2 * config.kv_heads) * config.head_dim
+        qkv = torch.zeros(batch, width, dtype=self.model.embedding.dtype)
+        for layer in range(config.layers):
+            self.kernels.attention(layer, qkv, layout)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    with torch.inference_mode():
+        started = time.perf_counter()
+        work()
+        return time.perf_counter() - started
+
+
+def row(case: str, parts: list[Parts], limit: float) -> Row:
+    """Ours is the share of what lies between."""
+    details = {
+        "step ms": round(median(each.step for each in parts) * 1e3, 2),
+        "products": round(median(each.products / each.step for each in parts), 3),
+        "attention": round(median(each.attention / each.step for each in parts), 3),
+    }
+    pairs = [(max(each.between, 0.001), limit) for each in parts]
+    return paired(case, pairs, peer_name="at most", unit="of a step", higher_is_better=False, details=details)
+
+
+def main() -> None:
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--model", default="smollm2-135m-instruct")
+    parser.add_argument("--quantization", default="int8,int4")
+    options = parser.parse_args()
+    count = ROUNDS // 4 if options.quick else ROUNDS
+    rows = []
+    for quantization in options.quantization.split(","):
+        bench = Bench(options.model, quantization, options.threads)
+        rows += [
+            row(f"between, {quantization} b{batch}", list(bench.rounds(batch, count)), limit)
+            for batch, limit in LIMITS.items()
+        ]
+    publish(Report(name="step", machine=machine(), rows=rows), options.json)
+
+
+if __name__ == "__main__":
+    main()
