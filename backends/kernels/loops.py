@@ -125,8 +125,10 @@ def _rotate_store(
 @jit
 def _rotate(qkv: Array, token: int, at: int, cos: Array, sin: Array, angle: int) -> None:
     half = cos.shape[1]
+    # Slices, since an index that might be negative keeps a loop from vectorising.
+    lower, upper = qkv[token, at : at + half], qkv[token, at + half : at + 2 * half]
+    cosines, sines = cos[angle], sin[angle]
     for i in range(half):
-        first, second = widen(qkv[token, at + i]), widen(qkv[token, at + half + i])
-        c, s = cos[angle, i], sin[angle, i]
-        qkv[token, at + i] = narrow(fused(first, c, -second * s), qkv[token, at + i])
-        qkv[token, at + half + i] = narrow(fused(second, c, first * s), qkv[token, at + i])
+        first, second, c, s = widen(lower[i]), widen(upper[i]), cosines[i], sines[i]
+        lower[i] = narrow(fused(first, c, -second * s), lower[i])
+        upper[i] = narrow(fused(second, c, first * s), upper[i])
