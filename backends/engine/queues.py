@@ -64,10 +64,17 @@ class Queues:
 
     def reserve(self, sequence: Sequence) -> int:
         """Blocks that a running sequence should find later: for the rest of its prompt, and for one block of answer."""
+        return self._cache.missing(sequence, self._foreseen(sequence))
+
+    def need(self, sequence: Sequence) -> int:
+        """What a waiting sequence counts for its tenant once it runs, see `blocks_by_tenant`."""
+        return self._cache.span(self._foreseen(sequence))
+
+    def _foreseen(self, sequence: Sequence) -> int:
+        """Tokens: what is known of it, and as many of its answer as a block has."""
         # The last token of an answer is never run, so nothing is kept for it.
         length = min(len(sequence.ids) + self._cache.block_size, sequence.max_length - 1)
-        length = max(length, len(sequence.ids))  # of a prompt without an answer all are run
-        return self._cache.missing(sequence, length)
+        return max(length, len(sequence.ids))  # of a prompt without an answer all are run
 
     def tenants(self) -> set[str]:
         return self.waiting.tenants() | {sequence.tenant for sequence in self.running}

@@ -179,14 +179,17 @@ class Scheduler:
                 self.queues.preempt(sequence)
 
     def _yields(self, sequence: Sequence, head: Sequence, used: Counter[str]) -> bool:
-        """Whether a running sequence goes for one that waits, given the blocks in use by tenant."""
+        """Whether a running sequence goes for one that waits, given the blocks in use by tenant.
+
+        Both count alike, so that of two that exceed a share neither goes for the other, again and again.
+        """
         if sequence.batch and not head.batch:
             return True
         share = self.queues.share
         return (
             sequence.level >= head.level
             and used[sequence.tenant] > share
-            and used[head.tenant] + self._cache.span(len(head.ids)) <= share
+            and used[head.tenant] + self.queues.need(head) <= share
         )
 
     def check(self) -> None:

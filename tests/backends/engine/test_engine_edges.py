@@ -261,3 +261,12 @@ def test_a_session_cannot_evict_what_its_tenants_others_keep(rig: Make, share: f
     for start in range(20):
         engine.ask([start + 1, start, *LONG], 2, tenant="t", session="busy")
     assert engine.ask(LONG, 2, tenant="t", session="quiet").cached == kept
+
+
+def test_tenants_who_all_need_more_than_a_share_do_not_chase_one_another_away(rig: Make) -> None:
+    """One block more than a share, with that for the answer: whoever waited seemed to need less than who ran."""
+    made = rig(kv_blocks=6, block_size=4, token_budget=1, tenant_share=0.5)
+    answers = [made.submit([number] * 11, max_tokens=8, tenant=f"tenant {number}") for number in (1, 2)]
+    made.run(limit=200)
+    assert [len(answer.ids) for answer in answers] == [8, 8]
+    assert made.engine.load().preemptions < 4
