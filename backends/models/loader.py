@@ -100,9 +100,9 @@ class _Source:
         return self._load(name, self.dtype, shape, part)
 
     def norm(self, name: str, width: int) -> torch.Tensor:
-        """What the norm multiplies by."""
+        """What the norm multiplies by; a copy, since a whole file stays in memory for the smallest part of it."""
         weight = self._load(name, torch.float32, (width,))
-        return weight + self.config.norm_offset if self.config.norm_offset else weight
+        return weight + self.config.norm_offset if self.config.norm_offset else weight.clone()
 
     def norms(self, names: Sequence[str], width: int) -> tuple[torch.Tensor, torch.Tensor]:
         first, second = (self.norm(f"{name}.weight", width) for name in names)
