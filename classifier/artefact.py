@@ -1,9 +1,9 @@
 """What training leaves behind: `weights.npz` and `reference.npz` (plain arrays, never pickled), and `meta.json`.
 
 With look = structure, clipped to [low, high], and meaning, the logits are
-    bias + structure @ structure weights + grams @ gram weights, and, but for tasks, + waves @ wave weights
-where waves = cos(look @ directions + phases). One column per score: each lead, each kind of prompts where several are
-told apart, and each task. Tiers' logits are `classifier.lines` of these, and tempered by `classifier.doubt`.
+    bias + structure @ structure weights + grams @ gram weights, and, for the tiers, + waves @ wave weights
+where waves = cos(look @ directions + phases). One column per head: each tier, then one per task. What they
+say of a tier is tempered by `classifier.doubt`.
 """
 
 import hashlib
@@ -19,13 +19,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from classifier import Task, features, lexicon, lines
+from classifier import Task, features, lexicon
 from classifier.doubt import Doubt
 from classifier.features import BUCKETS, LOOK, STRUCTURE, Features
 from classifier.figures import Figures
 
-FORMAT = 4
-_BEFORE_LINES = 3  # an artefact of this format has a score for each tier
+FORMAT = 3
 SHIPPED = Path(__file__).parent / "artefact"
 WEIGHTS, REFERENCE, META = "weights.npz", "reference.npz", "meta.json"
 
@@ -49,37 +48,34 @@ class Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """S structure features, B buckets, W waves, T tiers, C scores for these, H with those of tasks."""
+    """S structure features, L of the look, B buckets, W waves, T tiers, H heads."""
 
     structure: NDArray[np.float32]  # (S, H)
     grams: NDArray[np.float32]  # (B, H); kept as float16 in the file
     bias: NDArray[np.float32]  # (H,)
     low: NDArray[np.float32]  # (S,): what is below is raised to it, so that odd prompts stay near known ones
     high: NDArray[np.float32]  # (S,)
-    directions: NDArray[np.float32]  # (LOOK, W)
+    directions: NDArray[np.float32]  # (L, W)
     phases: NDArray[np.float32]  # (W,)
-    waves: NDArray[np.float32]  # (W, C)
-    lines: NDArray[np.float32]  # (K, 1 + L, T): of K kinds, for C = L + K scores, or C = L where K is 1
+    waves: NDArray[np.float32]  # (W, T)
     doubt: Doubt
 
     def logits(self, of: Features) -> NDArray[np.float32]:
-        """Of tiers and tasks, before any doubt. Without BLAS, whose threads would cost more than they save."""
+        """(H,), before any doubt. Without BLAS, whose threads would cost more than they save."""
         structure = np.minimum(np.maximum(of.structure, self.low), self.high)
-        scores = (
+        logits: NDArray[np.float32] = (
             self.bias
             + np.einsum("s,sh->h", structure, self.structure)
             + np.einsum("b,bh->h", of.weights, self.grams[of.buckets])
         )
         look = np.concatenate([structure, of.meaning])
         waves = np.cos(np.einsum("l,lw->w", look, self.directions) + self.phases)
-        of_tiers = self.waves.shape[1]
-        scores[:of_tiers] += np.einsum("w,wc->c", waves, self.waves)
-        return np.concatenate([lines.along(self.lines, scores[:of_tiers]), scores[of_tiers:]])
+        logits[: self.waves.shape[1]] += np.einsum("w,wt->t", waves, self.waves)
+        return logits
 
     def check(self, tiers: int, tasks: int) -> None:
         """Raises ArtefactError when a shape is wrong or a number is not finite."""
-        scores, waves = self._scores(), len(self.phases)
-        heads = scores + tasks
+        heads, waves = tiers + tasks, len(self.phases)
         shapes = {
             "structure": (len(STRUCTURE), heads),
             "grams": (BUCKETS, heads),
@@ -88,8 +84,7 @@ class Weights:
             "high": (len(STRUCTURE),),
             "directions": (LOOK, waves),
             "phases": (waves,),
-            "waves": (waves, scores),
-            "lines": (*self.lines.shape[:2], tiers),
+            "waves": (waves, tiers),
             "usual": (tiers,),
             "slopes": (2,),
         }
@@ -99,13 +94,6 @@ class Weights:
                 raise ArtefactError(f"{WEIGHTS}: {name} has the shape {array.shape}, not {shape}")
             if not np.isfinite(array).all():
                 raise ArtefactError(f"{WEIGHTS}: {name} holds numbers that are not finite")
-
-    def _scores(self) -> int:
-        """How many the tiers' logits are made of. Raises ArtefactError."""
-        if self.lines.ndim != 3 or self.lines.shape[0] < 1 or self.lines.shape[1] < 2:
-            raise ArtefactError(f"{WEIGHTS}: lines has the shape {self.lines.shape}")
-        kinds, points = len(self.lines), len(self.lines[0])
-        return points - 1 + (kinds if kinds > 1 else 0)
 
 
 _OWN = frozenset(Weights.__dataclass_fields__) - {"doubt"}
@@ -151,13 +139,10 @@ def _zipped(arrays: dict[str, Any]) -> bytes:
     return file.getvalue()
 
 
-def unpack(data: bytes, tiers: int | None = None) -> Weights:
-    """`tiers`: how many, where each has a score of its own and there are no lines. Raises ArtefactError."""
-    names = _OWN | _DOUBT if tiers is None else (_OWN | _DOUBT) - {"lines"}
-    arrays = _unzipped(data, WEIGHTS, sorted(names))
+def unpack(data: bytes) -> Weights:
+    """Raises ArtefactError."""
+    arrays = _unzipped(data, WEIGHTS, sorted(_OWN | _DOUBT))
     known = arrays.pop("known")
-    if tiers is not None:
-        arrays["lines"] = lines.straight(tiers)
     floats = {name: _floats(array, WEIGHTS, name) for name, array in arrays.items()}
     doubt = Doubt(known=_flags(known), **{name: floats.pop(name) for name in sorted(_DOUBT - {"known"})})
     return Weights(**floats, doubt=doubt)
@@ -201,8 +186,7 @@ def save(folder: Path, weights: bytes, reference: bytes, meta: Meta) -> None:
 def load(folder: Path) -> tuple[Weights, Meta]:
     """Raises ArtefactError for a file that is missing, damaged, or made for other features."""
     meta = _meta(folder)
-    data = _described(folder, WEIGHTS, meta.weights)
-    weights = unpack(data, len(meta.tiers) if meta.format == _BEFORE_LINES else None)
+    weights = unpack(_described(folder, WEIGHTS, meta.weights))
     weights.check(len(meta.tiers), len(meta.tasks))
     return weights, meta
 
@@ -232,7 +216,7 @@ def _meta(folder: Path) -> Meta:
         ("format", meta.format, FORMAT),
         ("features", meta.features, features.VERSION),
     ):
-        if found != known and (name, found) != ("format", _BEFORE_LINES):
+        if found != known:
             raise ArtefactError(f"{META}: {name} is version {found}, not {known}; train again")
     return meta
 

@@ -18,10 +18,9 @@ Made by `headrace train`; do not edit. It reads a prompt, before any model has r
 ## What it is
 A model over {structure} structure features, {buckets:,} buckets of hashed word 1- and 2-grams, taken from the first
 and the last 2,000 characters, and the mean of its words' vectors, of a table of {words:,} English words. The table was
-made from the input embeddings of Qwen2.5-Coder-1.5B-Instruct (Apache-2.0); no model runs. Linear in these and in
-{waves} random Fourier features of structure and meaning, it has a score for how easy a prompt is, one for what it
-gains by the dearest tier{kinds}. Each tier has a calibrated logistic
-head on these, and a dearer tier's estimate is never below a cheaper one's.
+made from the input embeddings of Qwen2.5-Coder-1.5B-Instruct (Apache-2.0); no model runs. The heads are linear in these
+and in {waves} random Fourier features of structure and meaning. Each tier has a calibrated logistic head; what sets
+tiers apart is learnt more cautiously than what they share, and a dearer tier's estimate is never below a cheaper one's.
 `{dearest}` minus `{cheapest}` is what a request may gain by the dearer tier, and it is this gain that routing should
 weigh: a prompt that is hopeless for the largest tier too is hard, and gains nothing there.
 
@@ -82,7 +81,6 @@ def render(meta: Meta, weights: Weights) -> str:
         buckets=BUCKETS,
         words=len(doubt.known),
         waves=len(weights.phases),
-        kinds=_kinds(len(weights.lines)),
         usual=", ".join(f"{name} {share:.2f}" for name, share in zip(meta.tiers, doubt.usual, strict=True)),
         most=most,
         half=half,
@@ -94,7 +92,3 @@ def render(meta: Meta, weights: Weights) -> str:
         figures=pages(meta.figures),
         trust=_OF_LLAMA if public else "",
     )
-
-
-def _kinds(count: int) -> str:
-    return f", and one for each of {count} kinds of prompts, its sources" if count > 1 else ""

@@ -38,5 +38,5 @@ class Doubt:
 
 def trust(unknown: float | NDArray[np.float64], slopes: NDArray[np.floating]) -> NDArray[np.float64]:
     """In (0, 1), for each share of unknown words."""
-    value: NDArray[np.float64] = 1 / (1 + np.exp(np.minimum(slopes[1] * unknown - slopes[0], 80)))
+    value: NDArray[np.float64] = 1 / (1 + np.exp(slopes[1] * unknown - slopes[0]))
     return value

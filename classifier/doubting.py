@@ -17,9 +17,8 @@ from threadpoolctl import ThreadpoolController
 from classifier import lexicon
 from classifier.corpus import Outcome
 from classifier.doubt import Doubt, trust
-from classifier.heads import folds_of, judge, kinds_told
+from classifier.heads import Penalties, folds_of, judge
 from classifier.inputs import Inputs
-from classifier.leads import Penalties
 from classifier.measures import Floats, log_loss
 from classifier.router import FEWEST, qualities
 
@@ -60,10 +59,10 @@ def fit_doubt(inputs: Inputs, rows: Sequence[Outcome], penalties: Penalties) -> 
 
 
 def kinds_of(inputs: Inputs, rows: Sequence[Outcome]) -> NDArray[np.str_]:
-    """(n,): the source of each row, "" for rare ones together, or the number of its cluster."""
-    told = kinds_told(rows)
-    if len(np.unique(told)) > 1:
-        return told
+    """(n,): the source of each row, or the number of its cluster."""
+    sources, counts = np.unique([row.source for row in rows], return_counts=True)
+    if (counts >= FEWEST).sum() > 1:
+        return np.array([row.source for row in rows])
     distinct = len(np.unique(inputs.waves.round(6), axis=0))
     with _BLAS.limit(limits=1):
         found = KMeans(min(CLUSTERS, distinct), n_init=1, random_state=0).fit(inputs.waves)
@@ -75,15 +74,15 @@ def folds_seen(
 ) -> Iterator[Sight]:
     folds = folds_of(rows)
     for held in np.unique(folds):
-        yield _sight(inputs, rows, kinds, folds == held, penalties, None)
+        yield _sight(inputs, qualities(rows), kinds, folds == held, penalties, None)
 
 
 def kinds_seen(
     inputs: Inputs, rows: Sequence[Outcome], kinds: NDArray[np.str_], penalties: Penalties
 ) -> Iterator[Sight]:
     for kind in np.unique(kinds).tolist():
-        if kind and (kinds == kind).sum() >= FEWEST and (kinds != kind).any():
-            yield _sight(inputs, rows, kinds, kinds == kind, penalties, kind)
+        if (kinds == kind).sum() >= FEWEST and (kinds != kind).any():
+            yield _sight(inputs, qualities(rows), kinds, kinds == kind, penalties, kind)
 
 
 def fit_slopes(sights: Sequence[Sight]) -> Floats:
@@ -107,18 +106,17 @@ def fit_slopes(sights: Sequence[Sight]) -> Floats:
 
 def _sight(
     inputs: Inputs,
-    rows: Sequence[Outcome],
+    good: Floats,
     kinds: NDArray[np.str_],
     left_out: NDArray[np.bool_],
     penalties: Penalties,
     kind: str | None,
 ) -> Sight:
     known, asked = np.flatnonzero(~left_out), np.flatnonzero(left_out)
-    good = qualities(rows)
     doubt = _acquainted(inputs, good, kinds, known, BEGINNING)
     return Sight(
         kind=kind,
-        learnt=judge(inputs.tiers, good, kinds_told(rows), known, asked, penalties),
+        learnt=judge(inputs.tiers, good, known, asked, penalties),
         good=good[asked],
         usual=doubt.usual.astype(np.float64),
         unknown=np.array([doubt.unknown(inputs.found[i]) for i in asked.tolist()]),

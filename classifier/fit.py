@@ -1,8 +1,10 @@
 """Fitting with scikit-learn: what `headrace train` does between reading data and writing an artefact.
 
-Tiers: one logistic head each (`classifier.heads`), on leads of unseen rows, which calibrates it as it is fitted. An
-answer's quality y in [0, 1] counts as y of a good and 1 - y of a bad answer; the log loss is then least where the
-estimate is the mean of y, which no threshold on y would give.
+Tiers: one logistic head each. An answer's quality y in [0, 1] counts as y of a good and 1 - y of a bad answer; the
+log loss is then least where the estimate is the mean of y, which no threshold on y would give. What all tiers share
+(how hard a prompt is, the mean of their logits) is learnt with one penalty, and what sets them apart with a heavier
+one, since the gain by a dearer tier, which routing weighs, is the difference of two noisy things. A head's logits are
+calibrated on predictions for folds that it has not seen (Platt's a·z + b) and the result is folded into its weights.
 Tasks: one softmax; rules are among its inputs. Rare tasks weigh more (by the square root), and so do our own prompts.
 """
 
@@ -21,9 +23,8 @@ from classifier.artefact import Weights
 from classifier.corpus import Example, Outcome
 from classifier.doubting import fit_doubt
 from classifier.features import STRUCTURE
-from classifier.heads import fit_heads, kinds_told
+from classifier.heads import NO_PENALTY, choose_penalties, fit_head, fit_heads, folds_of, unseen_logits
 from classifier.inputs import Inputs, inputs_of
-from classifier.leads import choose_penalties, drawn
 from classifier.router import qualities
 from classifier.rules import RULES
 
@@ -69,13 +70,17 @@ def _beside(own: Weights, structure: Floats32, grams: Floats32, bias: Floats32) 
 
 
 def fit_tiers(inputs: Inputs, rows: Sequence[Outcome]) -> Weights:
-    """Heads of the tiers alone, and their doubt. `rows`: none that is held out."""
-    good, kinds = qualities(rows), kinds_told(rows)
-    fitted = drawn(np.arange(len(rows)))
-    penalties = choose_penalties(inputs.tiers[fitted], good[fitted])
-    heads = fit_heads(inputs.tiers[fitted], good[fitted], kinds[fitted], penalties)
-    doubt = fit_doubt(inputs, rows, penalties)
-    return inputs.tier_weights(heads.leads.coefficients, heads.leads.intercepts, heads.lines, doubt)
+    """Calibrated heads of the tiers alone, and their doubt. `rows`: none that is held out."""
+    good, folds = qualities(rows), folds_of(rows)
+    penalties = choose_penalties(inputs.tiers, good, folds)
+    heads, intercepts = fit_heads(inputs.tiers, good, penalties)
+    logits = unseen_logits(inputs.tiers, good, folds, penalties)
+    for tier in range(good.shape[1]):
+        platt = fit_head(logits[:, tier, np.newaxis], good[:, tier], NO_PENALTY)
+        slope = platt.coef_[0, 0]
+        heads[tier] *= slope
+        intercepts[tier] = slope * intercepts[tier] + platt.intercept_[0]
+    return inputs.tier_weights(heads, intercepts, fit_doubt(inputs, rows, penalties))
 
 
 def fit_tasks(inputs: Any, rows: Sequence[Example]) -> Any:
@@ -91,7 +96,7 @@ def fit_tasks(inputs: Any, rows: Sequence[Example]) -> Any:
 def trust_rules(weights: Weights) -> None:
     """Let each rule speak for its task, also where the data hold too few cases for it to have learnt so."""
     for task in RULES:
-        head = [str(each) for each in TASKS].index(task) - len(TASKS)
+        head = len(corpus.TIERS) + [str(each) for each in TASKS].index(task)
         weights.structure[STRUCTURE.index(f"rule {task}"), head] += RULE_BONUS
 
 

@@ -91,21 +91,20 @@ class Inputs:
             tasks=self.tasks[rows],
         )
 
-    def tier_weights(self, scores: Floats, intercepts: Floats, lines: Floats, doubt: Doubt) -> Weights:
-        """Scores (C, S + W + B) on `tiers`, as weights on raw features; `lines` as in `Weights`."""
+    def tier_weights(self, heads: Floats, intercepts: Floats, doubt: Doubt) -> Weights:
+        """Heads (T, S + W + B) on `tiers`, as weights on raw features."""
         scaling, structure, ends = self.scaling, len(STRUCTURE), len(STRUCTURE) + WAVES
         directions, phases = scaling.directions()
-        plain = scores[:, :structure] * STRUCTURE_SCALE / scaling.spread[:structure]
+        plain = heads[:, :structure] * STRUCTURE_SCALE / scaling.spread[:structure]
         return Weights(
             structure=_plain(plain.T),
-            grams=_plain(scores[:, ends:].T * GRAM_SCALE),
+            grams=_plain(heads[:, ends:].T * GRAM_SCALE),
             bias=_plain(intercepts - plain @ scaling.mean[:structure]),
             low=_plain(scaling.low),
             high=_plain(scaling.high),
             directions=_plain(directions),
             phases=_plain(phases),
-            waves=_plain(scores[:, structure:ends].T * WAVE_SCALE),
-            lines=_plain(lines),
+            waves=_plain(heads[:, structure:ends].T * WAVE_SCALE),
             doubt=doubt,
         )
 

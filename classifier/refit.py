@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from classifier import corpus
 from classifier.corpus import Outcome
 from classifier.doubting import Sight, fit_slopes, folds_seen, kinds_seen
-from classifier.heads import folds_of, judge, kinds_told
+from classifier.heads import Penalties, choose_penalties, folds_of, judge
 from classifier.inputs import Inputs, inputs_of
-from classifier.leads import Names, Penalties, choose_penalties, drawn
 from classifier.measures import Floats, apgr, calibration_error
 from classifier.ranking import compare, gains_by_source
 from classifier.refitted import FewLabels, LeftOut, Refitted
@@ -33,9 +32,8 @@ def refit(rows: Sequence[Outcome], prices: Sequence[float]) -> Refitted:
     folds, by_source = folds_of(rows), gains_by_source(rows, rows)
     seen, quality = np.flatnonzero(folds != corpus.FOLDS), qualities(rows)
     inputs = inputs_of([row.prompt for row in rows])
-    fitted = drawn(seen)
-    chosen = choose_penalties(inputs.tiers[fitted], quality[fitted])
-    heads = _Heads(inputs, rows, quality, kinds_told(rows), folds, chosen)
+    chosen = choose_penalties(inputs.tiers[seen], quality[seen], folds[seen])
+    heads = _Heads(inputs, rows, quality, folds, chosen)
     good = heads.crossed()
     return Refitted(
         cross_validated=compare(good[:, -1] - good[:, 0], rows, by_source, ratio),
@@ -50,13 +48,12 @@ class _Heads:
     inputs: Inputs
     rows: Sequence[Outcome]
     quality: Floats
-    kinds: Names
     folds: NDArray[np.intp]
     penalties: Penalties
 
     def judge(self, known: NDArray[np.intp], asked: NDArray[np.intp]) -> Floats:
         """P(good) (asked, tiers) by heads fitted on the `known` rows."""
-        return judge(self.inputs.tiers, self.quality, self.kinds, known, asked, self.penalties)
+        return judge(self.inputs.tiers, self.quality, known, asked, self.penalties)
 
     def crossed(self) -> Floats:
         """P(good) of all rows by heads that have not seen their fold."""
@@ -75,7 +72,7 @@ def _few(heads: _Heads) -> FewLabels:
     for _ in range(DRAWS):
         order = random.permutation(len(gain))
         known, asked = order[:LABELS], order[LABELS:]
-        penalties = choose_penalties(heads.inputs.tiers[known], heads.quality[known])
+        penalties = choose_penalties(heads.inputs.tiers[known], heads.quality[known], heads.folds[known])
         good = replace(heads, penalties=penalties).judge(known, asked)
         draws.append(apgr(good[:, -1] - good[:, 0], gain[asked]))
     return FewLabels(labels=LABELS, apgr=float(np.mean(draws)), draws=tuple(draws))

@@ -6,9 +6,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from classifier.heads import judge
+from classifier.heads import USUAL, judge
 from classifier.inputs import inputs_of
-from classifier.leads import USUAL
 from classifier.measures import Floats
 from gateway.learning.outcomes import fold
 from gateway.learning.recordings import Recording
@@ -20,11 +19,10 @@ def expected(prompts: Sequence[str], good: Floats, folds: NDArray[np.intp]) -> F
     `good` (N, T): the outcomes; `folds` (N,).
     """
     inputs = inputs_of(prompts).tiers
-    alike = np.full(len(good), "")
     told = np.full(good.shape, 0.5)
     for held in np.unique(folds):
         known, asked = np.flatnonzero(folds != held), np.flatnonzero(folds == held)
-        told[asked] = judge(inputs, good, alike, known, asked, USUAL)
+        told[asked] = judge(inputs, good, known, asked, USUAL)
     return told
 
 

@@ -1,6 +1,5 @@
 """The artefact's files: the same bytes each time, no pickle, and a clear error for each kind of damage."""
 
-import dataclasses
 import hashlib
 import io
 import shutil
@@ -14,8 +13,6 @@ import pytest
 
 from classifier import artefact
 from classifier.artefact import META, REFERENCE, SHIPPED, WEIGHTS, ArtefactError, Reference
-from classifier.features import Features, extract
-from classifier.lines import straight
 
 
 @pytest.fixture
@@ -59,7 +56,7 @@ def damaged(at: int) -> bytes:
 
 
 def test_what_ships_is_small_and_complete() -> None:
-    assert sum(path.stat().st_size for path in SHIPPED.iterdir()) < 1_200_000
+    assert sum(path.stat().st_size for path in SHIPPED.iterdir()) < 1_000_000
     weights, meta = artefact.load(SHIPPED)
     assert meta.tiers == ("7b", "13b", "70b")
     assert set(meta.tasks) == {"code", "math", "translation", "summarization", "creative", "qa", "chat"}
@@ -71,7 +68,7 @@ def test_packing_gives_the_same_bytes_and_loses_nothing_more_than_once() -> None
     weights, _ = artefact.load(SHIPPED)
     assert artefact.pack(weights) == artefact.pack(weights) == (SHIPPED / WEIGHTS).read_bytes()
     again = artefact.unpack(artefact.pack(weights))
-    for name in ("structure", "grams", "bias", "low", "high", "directions", "phases", "waves", "lines"):
+    for name in ("structure", "grams", "bias", "low", "high", "directions", "phases", "waves"):
         np.testing.assert_array_equal(getattr(again, name), getattr(weights, name))
     for name in ("known", "usual", "slopes"):
         np.testing.assert_array_equal(getattr(again.doubt, name), getattr(weights.doubt, name))
@@ -86,7 +83,7 @@ def test_packing_gives_the_same_bytes_and_loses_nothing_more_than_once() -> None
         (lambda folder: (folder / META).write_bytes(b'"\xff"'), "meta.json: "),
         (lambda folder: edit(folder, tiers=5), r"meta.json: Expected `array`, got `int` - at `\$.tiers`"),
         (lambda folder: edit(folder, extra=5), "meta.json: Object contains unknown field `extra`"),
-        (lambda folder: edit(folder, format=1), "meta.json: format is version 1, not 4; train again"),
+        (lambda folder: edit(folder, format=1), "meta.json: format is version 1, not 3; train again"),
         (lambda folder: edit(folder, features=0), "meta.json: features is version 0, not 3; train again"),
         (
             lambda folder: (folder / WEIGHTS).write_bytes(b""),
@@ -94,7 +91,7 @@ def test_packing_gives_the_same_bytes_and_loses_nothing_more_than_once() -> None
         ),
         (
             lambda folder: edit(folder, tiers=["7b"]),
-            r"weights.npz: lines has the shape \(6, 3, 3\), not \(6, 3, 1\)",
+            r"weights.npz: structure has the shape \(57, 10\), not \(57, 8\)",
         ),
         (lambda folder: replace(folder, b""), "weights.npz: "),
         (lambda folder: replace(folder, b"PK no zip"), "weights.npz: "),
@@ -110,19 +107,11 @@ def test_packing_gives_the_same_bytes_and_loses_nothing_more_than_once() -> None
             r"weights.npz: slopes has the shape \(3,\), not \(2,\)",
         ),
         (
-            lambda folder: replace(folder, arrays(lines=np.zeros((0, 3, 3)))),
-            r"weights.npz: lines has the shape \(0, 3, 3\)",
-        ),
-        (
-            lambda folder: replace(folder, arrays(lines=np.zeros((2, 3, 3)))),
-            r"weights.npz: structure has the shape \(57, 15\), not \(57, 11\)",
-        ),
-        (
             lambda folder: replace(folder, arrays(phases=np.zeros(0))),
             r"weights.npz: directions has the shape",
         ),
         (
-            lambda folder: replace(folder, arrays(bias=np.full(15, np.nan))),
+            lambda folder: replace(folder, arrays(bias=np.full(10, np.nan))),
             "weights.npz: bias holds numbers that are",
         ),
         (lambda folder: replace(folder, arrays(bias=np.array(["x"] * 10))), "weights.npz: "),
@@ -136,30 +125,6 @@ def test_damage_is_told(copy: Path, break_it: Callable[[Path], object], told: st
     break_it(copy)
     with pytest.raises(ArtefactError, match=told):
         artefact.load(copy)
-
-
-def test_before_there_were_lines_each_tier_had_a_score(copy: Path) -> None:
-    shipped, _ = artefact.load(copy)
-    kept = [0, 1, 2, *range(-7, 0)]  # three scores and seven tasks
-    with np.load(copy / WEIGHTS, allow_pickle=False) as now:
-        content = {name: now[name] for name in now.files if name != "lines"}
-    content |= {name: content[name][..., kept] for name in ("structure", "grams", "bias")}
-    content["waves"] = content["waves"][:, :3]
-    file = io.BytesIO()
-    np.savez(file, **content)
-    replace(copy, file.getvalue())
-    edit(copy, format=3)
-    old, _ = artefact.load(copy)
-    found = extract("Name the capital of Peru.")
-    scores, logits = _scores(shipped, found), old.logits(found)
-    np.testing.assert_allclose(logits[:3], scores[:3], rtol=1e-5)
-    np.testing.assert_allclose(logits[3:], scores[-7:], rtol=1e-5)
-
-
-def _scores(weights: artefact.Weights, of: Features) -> np.ndarray:
-    """All of them, by lines that leave each as it is."""
-    count = weights.waves.shape[1]
-    return dataclasses.replace(weights, lines=straight(count)).logits(of)
 
 
 def break_reference(folder: Path, **changes: np.ndarray) -> None:

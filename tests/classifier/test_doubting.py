@@ -6,8 +6,8 @@ import pytest
 from classifier.corpus import Outcome
 from classifier.doubting import Sight, fit_doubt, fit_slopes, kinds_of
 from classifier.features import extract
+from classifier.heads import USUAL
 from classifier.inputs import Inputs, inputs_of
-from classifier.leads import USUAL
 
 
 def sight(kind: str | None, unknown: float, learnt: float, good: float) -> Sight:

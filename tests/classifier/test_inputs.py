@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from classifier import artefact, lexicon, lines
+from classifier import artefact, lexicon
 from classifier.doubt import Doubt
 from classifier.features import BUCKETS, STRUCTURE, extract
 from classifier.inputs import WAVES, Inputs, inputs_of
@@ -32,14 +32,13 @@ def no_doubt() -> Doubt:
 
 def test_weights_say_what_heads_on_inputs_say(inputs: Inputs) -> None:
     random = np.random.default_rng(0)
-    scores, intercepts = (
-        random.standard_normal((4, len(STRUCTURE) + WAVES + BUCKETS)),
-        random.standard_normal(4),
+    heads, intercepts = (
+        random.standard_normal((2, len(STRUCTURE) + WAVES + BUCKETS)),
+        random.standard_normal(2),
     )
-    along_kinds = random.standard_normal((3, 2, 2))
-    weights = inputs.tier_weights(scores, intercepts, along_kinds, no_doubt())
+    weights = inputs.tier_weights(heads, intercepts, no_doubt())
     weights.check(2, 0)
-    expected = lines.along(along_kinds, inputs.tiers @ scores.T + intercepts)
+    expected = inputs.tiers @ heads.T + intercepts
     for prompt, row in zip(PROMPTS, expected, strict=True):
         np.testing.assert_allclose(weights.logits(extract(prompt)), row, atol=2e-3)
 
@@ -49,9 +48,7 @@ def test_task_weights_say_what_heads_on_inputs_say(inputs: Inputs) -> None:
     heads, intercepts = random.standard_normal((3, len(STRUCTURE) + BUCKETS)), random.standard_normal(3)
     structure, grams, bias = inputs.task_weights(heads, intercepts)
     expected = inputs.tasks @ heads.T + intercepts
-    tiers = inputs.tier_weights(
-        np.zeros((0, inputs.tiers.shape[1])), np.zeros(0), lines.straight(0), no_doubt()
-    )
+    tiers = inputs.tier_weights(np.zeros((0, inputs.tiers.shape[1])), np.zeros(0), no_doubt())
     weights = replace(tiers, structure=structure, grams=grams, bias=bias)
     for prompt, row in zip(PROMPTS, expected, strict=True):
         found = extract(prompt)
