@@ -162,8 +162,7 @@ def random_blocks(type: str, like: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("workers", [2], indirect=True, ids=["two ranks"])
 def test_a_rank_reads_its_own_part_and_no_more(workers: Workers, save_model: Save, tmp_path: Path) -> None:
     """At its peak it has half of the weights in float32, and what it has read of the file, in bfloat16: half of most
-    tensors, all pages of those that are cut along their columns, and what the kernel maps around a page that lies in
-    its cache, so that the file's part is not bounded here."""
+    tensors, but all pages of those that are cut along their columns."""
     weights = write_large(tmp_path)
     pids = [os.getpid(), *workers.pids]
     workers.load(config_of(save_model("llama", **SHAPE)[0], tensor_parallel=2))
@@ -174,7 +173,7 @@ def test_a_rank_reads_its_own_part_and_no_more(workers: Workers, save_model: Sav
     for pid, least in zip(pids, before, strict=True):
         grown = (memory(pid, "VmHWM") - least) / (4 * weights)
         print(f"peak {grown:.2f} of the model in float32")
-        assert grown < 1.1  # 1.5 with whole tensors expanded
+        assert grown < 0.92  # 1 with the whole file read, and 1.5 with whole tensors expanded
 
 
 def write_large(folder: Path) -> int:
