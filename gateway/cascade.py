@@ -51,6 +51,11 @@ async def _nothing(tier: Tier, replica: Replica) -> bool:
     return False
 
 
+def nobody(wanting: Sequence[str], tier: str) -> bool:
+    """No tier takes over from others."""
+    return False
+
+
 def _free(tier: Tier, replica: Replica, entry: Entry, held: Held) -> None:
     """Nobody keeps books."""
 
@@ -59,8 +64,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How one request runs.
 
     `cached`: prompt tokens held, by replica name; `brief`: how an attempt there is judged, None if it is not; `warm`:
-    let a replica read the prompt; `set_aside`: is told of each attempt that does not answer after all; `escalations`:
-    how often a dearer tier may take over because of what was found.
+    let a replica read the prompt; `set_aside`: is told of each attempt that does not answer after all; `follows`:
+    whether a tier may answer where the answers of others were found wanting.
     """
 
     route: Route
@@ -70,7 +75,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     warm: Callable[[Tier, Replica], Awaitable[bool]] = _nothing
     set_aside: Callable[[Tier, Replica, Entry, Held], None] = _free
     attempts: int = MAX_ATTEMPTS
-    escalations: int = 0
+    follows: Callable[[Sequence[str], str], bool] = nobody
 
 
 async def run(
@@ -121,7 +126,7 @@ class _Climb:
     _traces: Traces
     _tried: set[str] = field(default_factory=set)  # replicas that failed, or whose answer was not good enough
     _count: int = 0
-    _escalations: int = 0
+    _wanting: tuple[str, ...] = ()  # tiers whose answers were not good enough
     _verdicts: tuple[Verdict, ...] = ()
     _open: _Begun | None = None
     _spare: _Begun | None = None  # a whole answer that was found wanting, for when nobody else answers
@@ -132,7 +137,7 @@ class _Climb:
         order = list(self._plan.route.order)
         try:
             while order:
-                begun = await self._begin(self._tiers[order[0]], order)
+                begun = await self._begin(self._tiers[order[0]], order) if self._may(order[0]) else None
                 if begun is None:
                     order.pop(0)
                 elif (onward := await self._judged(begun)) is not None:
@@ -146,6 +151,13 @@ class _Climb:
             raise self._failure
         spare, self._spare = self._spare, None
         return self._committed(spare)
+
+    def _may(self, tier: str) -> bool:
+        """Whether the tier may be asked after what was found, and is better than what is there already."""
+        names = list(self._tiers)
+        if self._spare is not None and names.index(tier) <= names.index(self._spare.tier.name):
+            return False
+        return not self._wanting or self._plan.follows(self._wanting, tier)
 
     def _committed(self, begun: _Begun) -> Attempt:
         self._open = None
@@ -192,11 +204,15 @@ class _Climb:
 
     def _above(self, tier: Tier, order: Sequence[str]) -> Sequence[str]:
         """The dearer tiers of the route that could take over now, the cheapest first."""
-        if self._escalations >= self._plan.escalations or self._count >= self._plan.attempts:
+        if self._count >= self._plan.attempts:
             return ()
-        names = list(self._tiers)
+        names, wanting = list(self._tiers), (*self._wanting, tier.name)
         dearer = (name for name in names[names.index(tier.name) + 1 :] if name in order)
-        return tuple(name for name in dearer if self._pick(self._tiers[name]) is not None)
+        return tuple(
+            name
+            for name in dearer
+            if self._plan.follows(wanting, name) and self._pick(self._tiers[name]) is not None
+        )
 
     async def _first(self, begun: _Begun) -> None:
         begun.held.take(await anext(begun.deltas))
@@ -221,7 +237,7 @@ class _Climb:
     @property
     def _refused_above(self) -> bool:
         """Whether a tier that was only asked because of a verdict cannot take the request: another one has."""
-        return self._escalations > 0 and isinstance(self._failure, Rejected)
+        return bool(self._wanting) and isinstance(self._failure, Rejected)
 
     async def _judged(self, begun: _Begun) -> str | None:
         """None where the answer is kept, else the tier to go on with. Raises BackendError."""
@@ -271,7 +287,7 @@ class _Climb:
                 begun.held.take(delta)
 
     async def _escalate(self, begun: _Begun, onward: str) -> None:
-        self._escalations += 1
+        self._wanting = (*self._wanting, begun.tier.name)
         self._metrics.escalated(begun.tier.name, onward)
         if begun.held.last is not None:  # nothing of it runs any more
             if self._spare is not None:

@@ -1,10 +1,12 @@
-"""What the attempts of one request may cost at worst, decided purely: `reach` and `worst`.
+"""What the attempts of one request may cost at worst, and how far it may be handed on, decided purely.
 
-A tier whose answers are judged may hand a request on to the next dearer one; each attempt counts then, as far as the
-rule of billing says. A chain is no longer than its tenant's attempts and the most that a request may cost allow.
+A tier whose answers are judged may hand a request on to any dearer one: the next one may be down, or expected to do no
+better. Each attempt counts then, as far as the rule of billing says. A chain is no longer than its tenant's attempts
+and the most that a request may cost allow.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -20,30 +22,46 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int  # of a request that begins here
 
 
-def reach(links: Sequence[Link], limit: int | None, *, whole: bool) -> Sequence[Link]:
-    """The part of `links`, from the first on, that one request may run through, at least the first one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """The tiers that one request may run on, the cheapest first, at least one. `limit`: in billionths of money;
+    `whole`: all attempts are charged, not the last one alone."""
 
-    `links`: a tier and the dearer ones, the cheapest first; `limit`: in billionths of money. `whole`: all attempts are
-    charged, not the last one alone.
-    """
-    spent = 0
-    for at, link in enumerate(links):
-        handed_on = at == 0 or (links[at - 1].judged and at < links[0].attempts)
-        spent = link.amount.money + (spent if whole else 0)
-        if not handed_on or (at and limit is not None and spent > limit):
-            return links[:at]
-    return links
+    links: Sequence[Link]
+    limit: int | None
+    whole: bool
 
+    def worst(self) -> Amount:
+        """What the request takes at most, wherever it begins."""
+        return _most([self._charged(path) for path in self.paths()])
 
-def worst(links: Sequence[Link], limit: int | None, *, whole: bool) -> Amount:
-    """What a request takes at most that may begin on any of `links`, which are not empty."""
-    chains = [reach(links[at:], limit, whole=whole) for at in range(len(links))]
-    sums = [_sum(chain) if whole else _most([link.amount for link in chain]) for chain in chains]
-    return _most(sums)
+    def provides(self, wanting: Sequence[str], tier: str) -> bool:
+        """Whether the tier may answer where the answers of `wanting` were not good enough: within the attempts, within
+        what is reserved, and within what one request may cost."""
+        by_name = {link.tier: link for link in self.links}
+        if len(wanting) >= by_name[wanting[0]].attempts:
+            return False
+        charged = self._charged([by_name[name] for name in (*wanting, tier)])
+        return self._affordable(charged) and _most([charged, self.worst()]) == self.worst()
 
+    def paths(self) -> Iterator[Sequence[Link]]:
+        """All that may answer one after the other, each dearer than the one before."""
+        for at, first in enumerate(self.links):
+            yield from self._from((first,), self.links[at + 1 :])
 
-def _sum(chain: Sequence[Link]) -> Amount:
-    return sum((link.amount for link in chain), NOTHING)
+    def _from(self, path: tuple[Link, ...], dearer: Sequence[Link]) -> Iterator[Sequence[Link]]:
+        yield path
+        if not path[-1].judged or len(path) >= path[0].attempts:
+            return
+        for at, link in enumerate(dearer):
+            if self._affordable(self._charged((*path, link))):
+                yield from self._from((*path, link), dearer[at + 1 :])
+
+    def _charged(self, path: Sequence[Link]) -> Amount:
+        return sum((link.amount for link in path), NOTHING) if self.whole else path[-1].amount
+
+    def _affordable(self, amount: Amount) -> bool:
+        return self.limit is None or amount.money <= self.limit
 
 
 def _most(amounts: Sequence[Amount]) -> Amount:

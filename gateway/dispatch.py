@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -187,14 +188,15 @@ class Dispatcher:
             return Judged(why_not=brief)
         if not above:
             return Judged(why_not="no dearer tier could answer instead")
-        if not self._provision.escalations(request, outlook, tier):
+        able = [name for name in above if self._provision.provides(request, outlook, (tier,), name)]
+        if not able:
             return Judged(why_not="more attempts would exceed max_request_price or max_attempts")
         return Judged(
             when=brief.terms.when,
             after=brief.after,
             at_end=brief.confidence.at_end(brief.task),
             threshold=None if brief.stakes.by_worth else brief.stakes.threshold,
-            next=above[0],
+            next=able[0],
         )
 
     def _brief(self, request: Request, outlook: Outlook, route: Route, tier: str) -> Brief | str:
@@ -233,7 +235,7 @@ class Dispatcher:
             brief=brief,
             set_aside=set_aside,
             attempts=self._judges.attempts(request.tenant, first),
-            escalations=self._provision.escalations(request, errand.outlook, first) if judged else 0,
+            follows=partial(self._provision.provides, request, errand.outlook) if judged else cascade.nobody,
         )
 
     def _start(

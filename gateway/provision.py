@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from gateway.books import Billing
-from gateway.chain import Link, reach, worst
+from gateway.chain import Chain, Link
 from gateway.errors import ApiError, too_expensive
 from gateway.judges import Judges
 from gateway.limits import NOTHING, Amount
@@ -70,25 +70,21 @@ class Provision:
         alone = len(requests) == 1
         return sum(
             (
-                worst(self._links(request, outlook, alone=alone), _limit(request), whole=self._whole)
+                self._chain(request, outlook, alone=alone).worst()
                 for request, outlook in zip(requests, outlooks, strict=True)
             ),
             NOTHING,
         )
 
-    def escalations(self, request: Request, outlook: Outlook, tier: str) -> int:
-        """How often a dearer tier may take over from a request that begins on `tier`, so that it stays provided for."""
-        if outlook.named is not None or not self._judges.may(request.tenant, tier):
-            return 0
-        links = self._links(request, outlook, alone=True)
-        at = next((at for at, link in enumerate(links) if link.tier == tier), len(links))
-        return max(0, len(reach(links[at:], _limit(request), whole=self._whole)) - 1)
+    def provides(self, request: Request, outlook: Outlook, wanting: Sequence[str], tier: str) -> bool:
+        """Whether the tier may take over from those whose answers were found `wanting`, at least one."""
+        return self._chain(request, outlook, alone=True).provides(wanting, tier)
 
-    def _links(self, request: Request, outlook: Outlook, *, alone: bool) -> Sequence[Link]:
+    def _chain(self, request: Request, outlook: Outlook, *, alone: bool) -> Chain:
         """The tiers that the request fits. Prompts that share a call have one tier in common, so none is judged."""
         judged = alone and outlook.named is None
         tenant = request.tenant
-        return [
+        links = [
             Link(
                 tier=tier.name,
                 amount=self._amount(request, tier),
@@ -98,6 +94,7 @@ class Provision:
             for tier in outlook.signals
             if fits(tier, request.max_tokens)
         ]
+        return Chain(links=links, limit=_limit(request), whole=self._whole)
 
     def _amount(self, request: Request, tier: TierSignals) -> Amount:
         made = request.n * self._max_tokens(request, tier)

@@ -1,12 +1,10 @@
 """How far a request may be handed on, and what that takes at most."""
 
-import itertools
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.chain import Link, reach, worst
+from gateway.chain import Chain, Link
 from gateway.limits import Amount
 
 
@@ -15,55 +13,77 @@ def link(tier: str, money: int, *, judged: bool = True, attempts: int = 3) -> Li
     return Link(tier=tier, amount=amount, judged=judged, attempts=attempts)
 
 
-THREE = [link("7b", 10), link("13b", 30), link("70b", 100, judged=False)]
+def chain(*links: Link, limit: int | None = None, whole: bool = True) -> Chain:
+    return Chain(links=links, limit=limit, whole=whole)
+
+
+THREE = (link("7b", 10), link("13b", 30), link("70b", 100, judged=False))
 
 
 @pytest.mark.parametrize(
-    ("links", "limit", "whole", "reached"),
+    ("of", "from_7b"),
     [
-        (THREE, None, True, 3),
-        (THREE, 140, True, 3),
-        (THREE, 139, True, 2),
-        (THREE, 39, True, 1),
-        (THREE, 5, True, 1),  # the first one is always run: who may not is left out before
-        (THREE, 100, False, 3),
-        (THREE, 99, False, 2),
-        ([link("7b", 10, judged=False), *THREE[1:]], None, True, 1),
-        ([link("7b", 10), link("13b", 30, judged=False), THREE[2]], None, True, 2),
-        ([link("7b", 10, attempts=2), *THREE[1:]], None, True, 2),
-        ([link("7b", 10, attempts=1), *THREE[1:]], None, True, 1),
-        ([], None, True, 0),
+        (chain(*THREE), ["13b", "13b 70b", "70b"]),
+        (chain(*THREE, limit=139), ["13b", "70b"]),
+        (chain(*THREE, limit=110), ["13b", "70b"]),
+        (chain(*THREE, limit=109), ["13b"]),
+        (chain(*THREE, limit=39), []),
+        (chain(*THREE, limit=5), []),  # the first one is always run: who may not is left out before
+        (chain(*THREE, limit=100, whole=False), ["13b", "13b 70b", "70b"]),
+        (chain(*THREE, limit=99, whole=False), ["13b"]),
+        (chain(link("7b", 10, judged=False), *THREE[1:]), []),
+        (chain(THREE[0], link("13b", 30, judged=False), THREE[2]), ["13b", "70b"]),
+        (chain(link("7b", 10, attempts=2), *THREE[1:]), ["13b", "70b"]),
+        (chain(link("7b", 10, attempts=1), *THREE[1:]), []),
     ],
 )
-def test_how_far(links: list[Link], limit: int | None, whole: bool, reached: int) -> None:
-    assert len(reach(links, limit, whole=whole)) == reached
+def test_how_far(of: Chain, from_7b: list[str]) -> None:
+    paths = [[link.tier for link in path] for path in of.paths()]
+    assert [" ".join(path[1:]) for path in paths if path[0] == "7b" and path[1:]] == from_7b
 
 
 def test_at_worst_the_whole_chain_is_charged() -> None:
-    assert worst(THREE, None, whole=True) == Amount(tokens=300, input=180, output=120, money=140)
-    assert worst(THREE, None, whole=False) == Amount(tokens=100, input=60, output=40, money=100)
+    assert chain(*THREE).worst() == Amount(tokens=300, input=180, output=120, money=140)
+    assert chain(*THREE, whole=False).worst() == Amount(tokens=100, input=60, output=40, money=100)
     alone = [link(tier, money, judged=False) for tier, money in (("7b", 10), ("70b", 100))]
-    assert worst(alone, None, whole=True).money == 100
+    assert chain(*alone).worst().money == 100
+
+
+def test_the_next_tier_may_be_passed_over() -> None:
+    """It may be down, or not judged itself."""
+    unjudged = chain(THREE[0], link("13b", 30, judged=False), THREE[2])
+    assert unjudged.worst().money == 110
+    assert unjudged.provides(["7b"], "70b") and not unjudged.provides(["7b", "13b"], "70b")
+
+
+def test_who_answers_after_all_is_paid_twice() -> None:
+    assert chain(*THREE).provides(["7b"], "7b")
+    assert not chain(*THREE, limit=15).provides(["7b"], "7b")
+    assert not chain(THREE[0], limit=None).provides(["7b"], "7b")  # for which nothing is reserved
 
 
 @given(
     st.lists(st.tuples(st.integers(0, 50), st.booleans(), st.integers(1, 4)), min_size=1, max_size=5),
     st.none() | st.integers(0, 150),
     st.booleans(),
+    st.lists(st.integers(0, 4), min_size=1, max_size=4),
 )
 def test_no_chain_that_may_happen_costs_more(
-    drawn: list[tuple[int, bool, int]], limit: int | None, whole: bool
+    drawn: list[tuple[int, bool, int]], limit: int | None, whole: bool, asked: list[int]
 ) -> None:
     links = [
         link(str(n), money, judged=judged, attempts=most) for n, (money, judged, most) in enumerate(drawn)
     ]
-    provided = worst(links, limit, whole=whole)
-    for at in range(len(links)):
-        chain = reach(links[at:], limit, whole=whole)
-        assert 1 <= len(chain) <= links[at].attempts
-        assert all(each.judged for each in chain[:-1])
-        for length in range(1, len(chain) + 1):
-            sums = list(itertools.accumulate(each.amount.money for each in chain[:length]))
-            charged = sums[-1] if whole else chain[length - 1].amount.money
-            assert charged <= provided.money
-            assert length == 1 or limit is None or charged <= limit
+    of = Chain(links=links, limit=limit, whole=whole)
+    provided = of.worst()
+    for path in of.paths():
+        assert 1 <= len(path) <= path[0].attempts and all(each.judged for each in path[:-1])
+        charged = sum(each.amount.money for each in path) if whole else path[-1].amount.money
+        assert charged <= provided.money
+        assert len(path) == 1 or limit is None or charged <= limit
+        if len(path) > 1:
+            assert of.provides([each.tier for each in path[:-1]], path[-1].tier)
+    *wanting, last = [links[n % len(links)] for n in asked]
+    if wanting and of.provides([each.tier for each in wanting], last.tier):
+        charged = sum(each.amount.money for each in (*wanting, last)) if whole else last.amount.money
+        assert charged <= provided.money and (limit is None or charged <= limit)

@@ -57,7 +57,7 @@ class Rig:
 
     def plan(
         self,
-        escalations: int = 2,
+        may: Callable[[Sequence[str], str], bool] = lambda wanting, tier: True,
         start: Start | None = None,
         n: int = 1,
         prospects: Sequence[Prospect] = (),
@@ -83,7 +83,7 @@ class Rig:
         return Plan(
             route=self.route, cached={}, start=start or self._start, brief=brief, set_aside=set_aside,
             warm=lambda tier, replica: replica.backend.warm(tier.name),  # type: ignore[arg-type]
-            attempts=judges.attempts(Tenant(name="acme"), "7b"), escalations=escalations,
+            attempts=judges.attempts(Tenant(name="acme"), "7b"), follows=may,
         )  # fmt: skip
 
     def _start(

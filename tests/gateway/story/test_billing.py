@@ -61,7 +61,7 @@ class Rig:
         self.ledger = Ledger()
 
     def dispatcher(self, billing: Any = "attempts") -> Dispatcher:
-        runs = {"7b": [Weights("m", "bfloat16")], "70b": [Weights("x", "bfloat16")]}
+        runs = {tier.name: [Weights("m" if tier.name == "7b" else "x", "bfloat16")] for tier in self.tiers}
         return Dispatcher(
             tiers=self.tiers,
             aliases={},
@@ -165,6 +165,19 @@ async def test_what_a_tenant_may_spend_on_a_request_bounds_the_chain(rig: Rig) -
     decision = await dispatcher.decide(rig.request(max_tokens=100, most=large + 0.001))
     assert decision.judged.why_not == "more attempts would exceed max_request_price or max_attempts"
     assert rig.limits.reserved[0].money == billionths(large)
+
+
+async def test_a_tier_that_is_passed_over_changes_nothing_of_what_is_reserved(
+    rig: Rig, backend: Make, tier_of: Make
+) -> None:
+    """The large tier answers after the small one, as the one between them is down."""
+    down = backend("13b/0", available=False)
+    rig.tiers.insert(1, tier_of("13b", down, price=SMALL))
+    rig.metrics = Metrics(["7b", "13b", "70b"], {"7b/0": "m"}, ["acme"])
+    await rig.text(await rig.dispatcher().run(rig.request(max_tokens=100)))
+    assert [entry.tier for entry in rig.ledger.entries] == ["7b", "70b"]
+    small, large = (12 * 100 + 100 * 200) / 1e6, (12 * 1000 + 100 * 2000) / 1e6
+    assert rig.limits.reserved[0].money == billionths(small + large)
 
 
 async def test_who_leaves_while_it_is_judged_pays_what_was_made(rig: Rig) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,8 +56,10 @@ async def test_all_the_way_up_where_nobody_judges_any_more(rig: Rig) -> None:
     assert "escalated from 7b (p=0.12 < 0.50 after 32 tokens), 13b (p=0.12" in reason(rig.route, attempt)
 
 
-@pytest.mark.parametrize("limit", [{"max_attempts": 2}, {"escalations": 1}])
-async def test_no_more_often_than_is_allowed(rig: Rig, limit: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "limit", [{"max_attempts": 2}, {"may": lambda wanting, tier: len(wanting) < 2}], ids=["attempts", "money"]
+)
+async def test_no_more_often_than_is_allowed(rig: Rig, limit: dict[str, Any]) -> None:
     """Who may not be followed is not judged, so its answer does not wait."""
     for name in ("7b", "13b"):
         rig.scripts[name] = rig.confident.answer(*[rig.confident.UNSURE] * 50)
@@ -108,6 +111,32 @@ async def test_a_held_back_one_is_asked_again_where_no_dearer_tier_answers(rig: 
     with pytest.raises(Unavailable, match="gone"):
         await rig.run(max_attempts=3)
     assert rig.idle()
+
+
+async def test_whom_nobody_provided_for_is_not_asked_though_the_next_one_fails(rig: Rig) -> None:
+    """The two small tiers can be paid, the small one and the large one cannot."""
+    rig.scripts |= {"7b": rig.confident.answer(*[rig.confident.UNSURE] * 50), "13b": [Unavailable("gone")]}
+    asked: list[tuple[Sequence[str], str]] = []
+
+    def may(wanting: Sequence[str], tier: str) -> bool:
+        asked.append((wanting, tier))
+        return tier != "70b"
+
+    attempt = await rig.run(may=may)
+    assert attempt.tier.name == "7b" and rig.opened() == [2, 1, 0]
+    assert (("7b",), "70b") in asked
+    await attempt.rest.aclose()
+
+
+async def test_a_whole_answer_stands_above_one_that_a_cheaper_tier_would_have_to_make(rig: Rig) -> None:
+    rig.scripts |= {
+        "7b": rig.confident.answer(*[rig.confident.UNSURE] * 50),
+        "13b": rig.confident.answer(*[rig.confident.UNSURE] * 10, text="m"),
+        "70b": [Unavailable("gone")],
+    }
+    attempt = await rig.run(max_attempts=4)
+    assert attempt.tier.name == "13b" and rig.opened() == [1, 1, 1]
+    assert await rig.text(attempt) == "".join(f"m{n} " for n in range(10))
 
 
 async def test_a_tier_above_that_cannot_take_the_request_does_not_refuse_it(rig: Rig) -> None:
