@@ -4,7 +4,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from backends.breaker import Breaker
-from gateway.pulse import Pulse
+from gateway.pulse import LONG, SILENT, Pulse
 
 T = TypeVar("T")
 
@@ -30,19 +30,19 @@ class Guard:
         resting: Exception | None = None,
         hurried: bool = False,
     ) -> T:
-        """The answer. Raises `resting` where nothing may be asked now, and `failures` where the server is silent, or
-        for who is `hurried`, where it is slow.
+        """The answer. Raises `resting` where nothing may be asked now, and `failures` where the server is silent
+        or slow, which for who is `hurried` it is sooner.
 
         `failures`: what `question` raises of a server that is down; `answers`: of which only one that works can tell.
         """
         resting = resting or failures("the store is left in peace after several failures")
         silence = failures("the store is silent")
-        slow = failures("the store is slow") if hurried else None
+        slow = failures("the store is slow")
         try:
             with self._breaker.asking(failures=failures, answers=answers, resting=resting):
                 if self._pulse is None:
                     return await question
-                return await self._pulse.heard(question, silence, slow)
+                return await self._pulse.heard(question, silence, slow, SILENT if hurried else LONG)
         except failures as error:
             if error is silence:
                 self._breaker.trip()

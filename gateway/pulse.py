@@ -5,7 +5,8 @@ has waited for a moment has the smallest question asked beside its own, and give
 else's is answered.
 
 Time is counted in ticks of the event loop, not by the clock: while this process gets no CPU it hears nothing, whatever
-the server says, and what came meanwhile is read behind the timers that have become due.
+the server says, and what came meanwhile is read behind the timers that have become due. For the same reason no
+connection has a timeout of its own.
 """
 
 import asyncio
@@ -19,8 +20,9 @@ T = TypeVar("T")
 
 TICK = 0.008  # seconds; a stall of this process is one tick, however long, so that it is no silence of the server
 LATE = 0.004  # seconds; a tick that rings later tells that this process was kept from listening
+STARVED = 0.25  # what such a tick counts for: some time a silent server must be given up, whoever asks
 SUSPICIOUS, SILENT = 2, 6  # ticks without a word from the server: it is asked, it is given up
-STARVED = 2 * SILENT  # the same where all ticks ring late: some time it must be given up
+LONG = 62  # ticks, half a second, that one answer may take while there are others
 AGAIN = 0.2  # seconds after which it is asked again if it did not answer; so it is found without a request
 
 
@@ -40,26 +42,24 @@ class Pulse:
         self._awake = awake
         self._lost = lost
         self._hang_up = hang_up
-        self._pinging: asyncio.Future[object] | None = None
+        self._pinging: asyncio.Future[None] | None = None
         self._again: asyncio.TimerHandle | None = None
         self.words = 0  # how often the server has said anything
 
     async def heard(
-        self, question: Coroutine[Any, Any, T], silence: Exception, slow: Exception | None = None
+        self, question: Coroutine[Any, Any, T], silence: Exception, slow: Exception, most: int = LONG
     ) -> T:
-        """The answer. Raises `silence` where the server says nothing to anybody; the question is cancelled then.
-
-        `slow`: raised, where it is given, when this one takes as long, whatever others hear meanwhile.
-        """
-        result = await watched(question, lambda strike: _Wait(self, strike, silence, slow).stop)
+        """The answer. Raises `silence` where the server says nothing to anybody, and `slow` where this one takes more
+        than `most` ticks, whatever others hear meanwhile; the question is cancelled then."""
+        result = await watched(question, lambda strike: _Listening(self, silence, most, slow, strike).stop)
         self.words += 1
         return result
 
     def feel(self) -> None:
-        """Ask, unless that question is under way, and go on asking until it is answered. Its own timeouts end it."""
+        """Ask, unless that question is under way, and go on asking until it is answered."""
         if self._pinging is None:
             self._rest()
-            self._pinging = asyncio.ensure_future(self._ping())
+            self._pinging = asyncio.ensure_future(self._beat())
             self._pinging.add_done_callback(self._felt)
 
     async def close(self) -> None:
@@ -70,7 +70,15 @@ class Pulse:
         if self._hang_up is not None:
             await self._hang_up()
 
-    def _felt(self, pinging: asyncio.Future[object]) -> None:
+    async def _beat(self) -> None:
+        async def ping() -> None:
+            await self._ping()
+
+        await watched(
+            ping(), lambda strike: _Patience(LONG, TimeoutError("no answer to a ping"), strike).stop
+        )
+
+    def _felt(self, pinging: asyncio.Future[None]) -> None:
         self._pinging = None
         if pinging.cancelled():
             return
@@ -88,36 +96,52 @@ class Pulse:
             self._again = None
 
 
-class _Wait:
-    """Counts ticks in which nobody has heard anything, and those in which this question had no answer."""
+class _Patience:
+    """Strikes with `slow` after `most` ticks. A `Watcher`'s state; `stop` ends it."""
 
-    def __init__(self, pulse: Pulse, strike: Strike, silence: Exception, slow: Exception | None) -> None:
-        self._pulse = pulse
-        self._strike = strike
-        self._silence = silence
+    def __init__(self, most: int, slow: Exception, strike: Strike) -> None:
+        self._most = most
         self._slow = slow
-        self._words = pulse.words
-        self._quiet = self._waited = 0
+        self._strike = strike
+        self._waited = 0.0
         self._loop = asyncio.get_running_loop()
         self._start()
+
+    def stop(self) -> None:
+        self._timer.cancel()
 
     def _start(self) -> None:
         self._due = time.monotonic() + TICK  # exact, which the clock of an event loop need not be
         self._timer = self._loop.call_later(TICK, self._tick)
 
-    def stop(self) -> None:
-        self._timer.cancel()
-
     def _tick(self) -> None:
-        self._waited += 1
-        self._quiet = self._quiet + 1 if self._words == self._pulse.words else 0
+        late = time.monotonic() - self._due > LATE
+        error = self._passed(STARVED if late else 1.0)
+        if error is None:
+            self._start()
+        else:
+            self._strike(error)
+
+    def _passed(self, ticks: float) -> Exception | None:
+        """What there is to strike with."""
+        self._waited += ticks
+        return self._slow if self._waited >= self._most else None
+
+
+class _Listening(_Patience):
+    """Strikes with `silence`, too, after ticks in which nobody has heard anything, and asks before."""
+
+    def __init__(self, pulse: Pulse, silence: Exception, most: int, slow: Exception, strike: Strike) -> None:
+        self._pulse = pulse
+        self._silence = silence
+        self._words = pulse.words
+        self._quiet = 0.0
+        super().__init__(most, slow, strike)
+
+    def _passed(self, ticks: float) -> Exception | None:
+        self._quiet = self._quiet + ticks if self._words == self._pulse.words else 0.0
         self._words = self._pulse.words
-        enough = STARVED if time.monotonic() - self._due > LATE else SILENT
-        if self._quiet >= enough:
-            self._pulse.feel()
-            return self._strike(self._silence)
-        if self._slow is not None and self._waited >= enough:
-            return self._strike(self._slow)
         if self._quiet >= SUSPICIOUS:
             self._pulse.feel()
-        self._start()
+        slow = super()._passed(ticks)
+        return self._silence if self._quiet >= SILENT else slow

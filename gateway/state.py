@@ -25,8 +25,6 @@ from sessions.redis import RedisSessions
 from sessions.retention import Retention
 from sessions.sqlite import SqliteSessions
 
-TIMEOUT = 0.5  # seconds of an answer whose server is not silent: a history may be long. See `gateway.pulse`
-
 
 def redis_url(state: State) -> str | None:
     """None where files of this host hold the state. Raises ValueError naming a variable without a URL."""
@@ -79,7 +77,10 @@ def _files(folder: Path, retention: Retention) -> Stores:
 
 def _in_redis(url: str, retention: Retention, told: Callable[[bool], None] | None) -> Stores:
     """One server: what one of them finds of it holds for all, so that a request waits for it but once."""
-    heart = connect(url, TIMEOUT)
+    client = partial(
+        connect, url, None
+    )  # the pulse tells a slow server from a gateway that was kept from reading
+    heart = client()
     breaker = Breaker(failures=FAILURES, pause=PAUSE)
 
     def awake() -> None:
@@ -90,8 +91,8 @@ def _in_redis(url: str, retention: Retention, told: Callable[[bool], None] | Non
     pulse = Pulse(heart.ping, awake, heart.aclose, lost=None if told is None else partial(told, False))
     guard = Guard(breaker, pulse)
     return Stores(
-        limits=GuardedLimits(RedisLimits(connect(url, TIMEOUT)), guard),
-        sessions=GuardedSessions(RedisSessions(connect(url, TIMEOUT), retention), guard),
-        documents=GuardedDocuments(RedisDocuments(connect(url, TIMEOUT), retention), guard),
+        limits=GuardedLimits(RedisLimits(client()), guard),
+        sessions=GuardedSessions(RedisSessions(client(), retention), guard),
+        documents=GuardedDocuments(RedisDocuments(client(), retention), guard),
         pulse=pulse,
     )

@@ -8,8 +8,9 @@ from redis.maint_notifications import MaintNotificationsConfig
 CONNECTIONS = 64
 
 
-def connect(url: str, timeout: float) -> Redis:
-    """A client with a pool of its own, closed with it. `timeout`: seconds for a connection, and again for an answer.
+def connect(url: str, timeout: float | None) -> Redis:
+    """A client with a pool of its own, closed with it. `timeout`: seconds for a connection, and again for an answer;
+    None where whoever asks gives up by itself.
 
     One more caller than there are connections waits for one as long, where the client's own default would raise.
     Nothing is tried twice: whoever asks decides what a failure means. Raises ValueError for a malformed URL.

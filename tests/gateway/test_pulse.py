@@ -96,7 +96,7 @@ async def test_answers_to_others_are_signs_of_life(server: Server) -> None:
     asking = asyncio.create_task(server.ask())
     await asyncio.sleep(0)
     while not asking.done():
-        await server.pulse.heard(asyncio.sleep(TICK / 2), Down())
+        await server.pulse.heard(asyncio.sleep(TICK / 2), Down(), Down())
     assert await asking == "answer"
 
 
@@ -193,6 +193,30 @@ async def test_a_starved_process_waits_longer_but_not_for_ever(server: Server) -
         server.busy = 60.0
         with pytest.raises(Down, match="silent"):
             await server.ask()
+
+
+async def test_a_moment_of_listening_after_many_of_starving_is_not_many(server: Server) -> None:
+    """Ticks that rang late used to count in full as soon as one rang in time."""
+    server.busy = server.away = 60.0
+    asking = asyncio.create_task(server.ask())
+    async with Starved(2 * TICK):
+        while not server.pings:
+            await asyncio.sleep(0)
+        await asyncio.sleep((SILENT - 2) * 2 * TICK)
+    await asyncio.sleep(2 * TICK)
+    assert not asking.done()
+    with pytest.raises(Down, match="silent"):
+        await asking
+
+
+async def test_a_ping_is_not_waited_for_for_ever(server: Server) -> None:
+    """A host that has vanished never says so."""
+    server.away = 60.0
+    server.pulse.feel()
+    async with asyncio.timeout(10):
+        while server.pings < 2:
+            await asyncio.sleep(TICK)
+    assert server.lost == 1
 
 
 async def test_who_is_hurried_waits_no_longer_while_others_hear(server: Server) -> None:
