@@ -60,8 +60,8 @@ class _OutcomeLine(msgspec.Struct):
     """The columns with outcomes are named by whoever reads, and looked up in the line itself."""
 
     prompt: str
-    source: str = ""
-    id: str = ""
+    source: str | None = None
+    id: str | int | None = None
 
 
 class _TaskLine(msgspec.Struct):
@@ -95,6 +95,8 @@ def read_outcomes(path: Path, columns: Sequence[str]) -> list[Outcome]:
             lines.append((line, _graded(msgspec.json.decode(data), columns)))
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
             raise CorpusError(f"{path.name}, line {number}: {error}") from error
+    if not lines:
+        raise CorpusError(f"{path.name}: holds no graded answers")
     shortest: dict[str, str] = {}  # a later turn's prompt holds the first turn's
     for line, _ in lines:
         known = shortest.setdefault(_question_id(line), line.prompt)
@@ -144,7 +146,9 @@ def digests(folder: Path) -> dict[str, str]:
 
 def _question_id(line: _OutcomeLine) -> str:
     """Turns of one conversation share theirs; what has none is a question of its own."""
-    return line.id.rsplit("/", 1)[0] if line.source == "mtbench" and line.id else line.id or line.prompt
+    if line.id is None or line.id == "":
+        return line.prompt
+    return str(line.id).rsplit("/", 1)[0] if line.source == "mtbench" else str(line.id)
 
 
 def _lines(path: Path, shape: type[T]) -> Iterator[T]:
@@ -166,5 +170,6 @@ def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:
                     yield number, line
                 number += 1
     except (OSError, EOFError, zlib.error) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise CorpusError(f"{path.name}, line {number}: {reason}") from error
+        if isinstance(error, OSError) and error.strerror:  # it cannot be opened
+            raise CorpusError(f"{path}: {error.strerror}") from error
+        raise CorpusError(f"{path.name}, line {number}: {error}") from error

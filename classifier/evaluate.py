@@ -12,20 +12,20 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from classifier import artefact, corpus
+from classifier import artefact, corpus, places
 from classifier.artefact import ArtefactError
 from classifier.corpus import CorpusError, Example, Outcome
 from classifier.figures import TaskFigures, router_pages
 from classifier.model import Classifier
 from classifier.ranking import Compared, compare, gains_by_source
 from classifier.refitted import Refitted
-from classifier.router import LLAMA_PRICES, Assess, RouterFigures, estimates, measure_router
+from classifier.router import LLAMA_PRICES, Assess, RouterFigures, check_prices, estimates, measure_router
 
 PAIR_PRICES = (LLAMA_PRICES[0], LLAMA_PRICES[-1])
 
 
 class Report(RouterFigures, frozen=True, kw_only=True):
-    """What stands in the JSON file. `refitted`: null where it was not asked for."""
+    """What stands in the JSON file. `refitted`: null where it was not asked for, or there are too few prompts."""
 
     prices: tuple[float, ...]
     milliseconds: dict[str, tuple[float, float]]  # median and 99th percentile of one assessment
@@ -99,13 +99,13 @@ def evaluate(
     reference = artefact.load_reference(folder)
     columns = columns or [f"y_{tier}" for tier in meta.tiers]
     prices = prices or (LLAMA_PRICES if len(columns) == len(LLAMA_PRICES) else PAIR_PRICES)
-    if len(prices) != len(columns):
-        raise CorpusError(f"prices: {len(columns)} are needed, one for each of {', '.join(columns)}")
-    known = [row for file in files for row in corpus.read_outcomes(file, columns)]
-    known = [row for row in known if not sources or row.source in sources]
+    check_prices(prices, columns)
+    known = _of_sources([row for file in files for row in corpus.read_outcomes(file, columns)], sources)
     rows = [row for row in known if not reference.fitted(row.question)]
     if not rows:
-        raise CorpusError(f"no rows are left of {len(known)} that the artefact was not fitted on")
+        raise CorpusError(
+            f"the artefact was fitted on all {len(known)} rows: nothing is left to measure it on"
+        )
     classifier = Classifier(weights, meta.tiers, meta.tasks)
     good = estimates(classifier.assess, rows)
     if len(columns) != len(meta.tiers):
@@ -117,6 +117,15 @@ def evaluate(
         milliseconds=_milliseconds(classifier.assess, rows),
         refitted=_refitted(known, prices) if fit else None,
     )
+
+
+def _of_sources(rows: Sequence[Outcome], names: Sequence[str]) -> Sequence[Outcome]:
+    """Those of these sources, all where none is named. Raises CorpusError for one that there is not."""
+    known = {row.source for row in rows}
+    for name in names:
+        if name not in known:
+            raise CorpusError(f"--source: there is no {name}; there are {', '.join(sorted(known))}")
+    return [row for row in rows if not names or row.source in names]
 
 
 def _milliseconds(assess: Assess, rows: Sequence[Outcome]) -> dict[str, tuple[float, float]]:
@@ -131,16 +140,22 @@ def _rounded(seconds: tuple[float, float]) -> tuple[float, float]:
     return round(seconds[0] * 1e3, 3), round(seconds[1] * 1e3, 3)
 
 
-def _refitted(rows: Sequence[Outcome], prices: Sequence[float]) -> Refitted:
+def _refitted(rows: Sequence[Outcome], prices: Sequence[float]) -> Refitted | None:
+    """None where there are too few different prompts."""
     from classifier.refit import refit  # scikit-learn
 
-    return refit(rows, prices)
+    try:
+        return refit(rows, prices)
+    except CorpusError:
+        return None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure how well the router sends prompts to models, on graded answers that it has not been fitted on."""
     options = _parser().parse_args(argv)
     try:
+        if options.json is not None:
+            places.check_file(options.json)
         report = evaluate(
             options.data,
             options.artefact,
@@ -155,6 +170,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"headrace evaluate: {error}", file=sys.stderr)
         return 2
     print(router_pages(report, report.refitted))
+    if options.fit and report.refitted is None:
+        print("\nThere are too few different prompts to see what own labels would be worth.")
     for name, (median, high) in report.milliseconds.items():
         print(f"\nMilliseconds for {name}: median {median:.2f}, 99th percentile {high:.2f}.")
     return 0
@@ -178,7 +195,7 @@ def _parser() -> argparse.ArgumentParser:
         help="columns of two models' outcomes (default: the tiers')",
     )
     add("--source", nargs="+", default=(), metavar="NAME", help="only rows of these sources")
-    add("--prices", type=_prices, metavar="P,P,...", help="of the tiers or the pair, the cheapest first")
+    add("--prices", type=numbers, metavar="P,P,...", help="of the tiers or the pair, the cheapest first")
     add(
         "--artefact",
         type=Path,
@@ -193,19 +210,16 @@ def _parser() -> argparse.ArgumentParser:
 
 def _pair(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
-    if len(names) != 2 or not all(names):
-        raise argparse.ArgumentTypeError("must be two column names with a comma between them")
+    if len(set(names)) != 2 or len(names) != 2 or not all(names):
+        raise argparse.ArgumentTypeError("must be two different column names with a comma between them")
     return names
 
 
-def _prices(text: str) -> tuple[float, ...]:
+def numbers(text: str) -> tuple[float, ...]:
     try:
-        prices = tuple(float(part) for part in text.split(","))
+        return tuple(float(part) for part in text.split(","))
     except ValueError:
-        prices = ()
-    if not prices or min(prices) < 0 or prices[-1] <= prices[0] or not np.isfinite(prices).all():
-        raise argparse.ArgumentTypeError("must be numbers with commas, the cheapest first")
-    return prices
+        raise argparse.ArgumentTypeError("must be numbers with commas") from None
 
 
 if __name__ == "__main__":

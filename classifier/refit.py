@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classifier import corpus
-from classifier.corpus import Outcome
+from classifier.corpus import CorpusError, Outcome
 from classifier.doubting import Sight, fit_slopes, folds_seen, kinds_seen
 from classifier.heads import Penalties, choose_penalties, folds_of, judge
 from classifier.inputs import Inputs, inputs_of
@@ -27,10 +27,14 @@ DRAWS = 5
 
 def refit(rows: Sequence[Outcome], prices: Sequence[float]) -> Refitted:
     """`rows`: all that there are, whatever the artefact was fitted on. Except for few labels, the penalties are chosen
-    by more than what each estimate may see: by all rows that are not held out."""
+    by more than what each estimate may see: by all rows that are not held out. Raises CorpusError where there are too
+    few prompts."""
+    folds = folds_of(rows)
+    seen = np.flatnonzero(folds != corpus.FOLDS)
+    if len(np.unique(folds[seen])) < 2:
+        raise CorpusError("too few different prompts to fit on some and measure on others")
     ratio = prices[0] / prices[-1]
-    folds, by_source = folds_of(rows), gains_by_source(rows, rows)
-    seen, quality = np.flatnonzero(folds != corpus.FOLDS), qualities(rows)
+    by_source, quality = gains_by_source(rows, rows), qualities(rows)
     inputs = inputs_of([row.prompt for row in rows])
     chosen = choose_penalties(inputs.tiers[seen], quality[seen], folds[seen])
     heads = _Heads(inputs, rows, quality, folds, chosen)

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from classifier import Assessment
-from classifier.corpus import Outcome
+from classifier.corpus import CorpusError, Outcome
 from classifier.measures import Floats, auc, bootstrap, calibration_error, log_loss
 from classifier.ranking import COST_SHARE, Compared, Ranking, compare, gains_by_source
 from classifier.tradeoff import chosen, solve
@@ -54,6 +54,21 @@ class RouterFigures(Ranking, frozen=True, kw_only=True):
     all_tiers: AllTiers
     per_source: dict[str, SourceFigures]
     baselines: dict[str, Ranking]
+
+
+def check_prices(prices: Sequence[float], columns: Sequence[str]) -> None:
+    """What routing saves is measured against the dearest one alone. Raises CorpusError."""
+    if len(prices) != len(columns):
+        raise CorpusError(f"prices: {len(columns)} are needed, one for each of {', '.join(columns)}")
+    if (
+        not np.isfinite(prices).all()
+        or min(prices) < 0
+        or sorted(prices) != [*prices]
+        or not prices[-1] > prices[0]
+    ):
+        raise CorpusError(
+            f"prices: must rise from {columns[0]} to {columns[-1]}, not {', '.join(f'{p:g}' for p in prices)}"
+        )
 
 
 def measure_router(

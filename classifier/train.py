@@ -13,16 +13,16 @@ from pathlib import Path
 
 import numpy as np
 
-from classifier import artefact, card, corpus, features
+from classifier import artefact, card, corpus, features, places
 from classifier.artefact import ArtefactError, Meta, Reference, Weights
 from classifier.corpus import CorpusError, Outcome
-from classifier.evaluate import elsewhere, task_figures
+from classifier.evaluate import elsewhere, numbers, task_figures
 from classifier.figures import Figures, TaskFigures, pages
 from classifier.fit import TASKS, fit, fit_own
 from classifier.model import Classifier
 from classifier.ranking import Compared
 from classifier.refit import refit
-from classifier.router import LLAMA_PRICES, Assess, estimates, measure_router
+from classifier.router import LLAMA_PRICES, Assess, check_prices, estimates, measure_router
 
 FEWEST_ROWS = 100
 
@@ -75,9 +75,13 @@ def train_own(files: Sequence[Path], tiers: Sequence[str], prices: Sequence[floa
     """From own graded answers: columns `y_TIER` for the `tiers`, the cheapest first. Raises CorpusError."""
     columns = [f"y_{tier}" for tier in tiers]
     rows = [row for file in files for row in corpus.read_outcomes(file, columns)]
+    check_prices(prices, tiers)
     fitted = _fitted(rows)
-    if len(fitted) < FEWEST_ROWS or len(rows) - len(fitted) < FEWEST_ROWS // 10:
-        raise CorpusError(f"{len(rows)} graded answers are too few; {2 * FEWEST_ROWS} suffice")
+    seen, asked = _questions(fitted), _questions(rows)
+    if seen < FEWEST_ROWS or asked - seen < FEWEST_ROWS // 10:
+        raise CorpusError(
+            f"graded answers to {asked} different prompts are too few; {2 * FEWEST_ROWS} prompts suffice"
+        )
     shipped, meta = artefact.load(artefact.SHIPPED)
     packed, assess = _packed(fit_own(fitted, shipped), tuple(tiers))
     return _trained(
@@ -92,6 +96,10 @@ def train_own(files: Sequence[Path], tiers: Sequence[str], prices: Sequence[floa
             data={file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files},
         )
     )
+
+
+def _questions(rows: Sequence[Outcome]) -> int:
+    return len({row.question for row in rows})
 
 
 def save(trained: Trained, out: Path) -> None:
@@ -142,6 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Fit the classifier on graded answers and write its artefact and model card."""
     options = _parser().parse_args(argv)
     try:
+        places.check_folder(options.out)
         trained = _train(options)
         save(trained, options.out)
     except (ArtefactError, CorpusError, OSError) as error:
@@ -153,15 +162,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _train(options: argparse.Namespace) -> Trained:
     data, tiers, prices = options.data, options.tiers, options.prices
-    if len(data) == 1 and not data[0].is_file():
+    if len(data) == 1 and data[0].is_dir():
         if tiers is not None or prices is not None:
             raise CorpusError("--tiers and --prices go with files of graded answers, not with a folder")
         return train(data[0])
     tiers = tiers or corpus.TIERS
-    prices = prices or (LLAMA_PRICES if len(tiers) == len(LLAMA_PRICES) else None)
-    if prices is None or len(prices) != len(tiers):
-        raise CorpusError(f"--prices: {len(tiers)} are needed, one for each of {', '.join(tiers)}")
-    return train_own(data, tiers, prices)
+    return train_own(data, tiers, prices or (LLAMA_PRICES if len(tiers) == len(LLAMA_PRICES) else ()))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -171,9 +177,7 @@ def _parser() -> argparse.ArgumentParser:
         help="files of own graded answers (.jsonl or .jsonl.gz), or the folder of the public data sets")  # fmt: skip
     add("--tiers", type=_names, metavar="NAME,NAME,...",
         help="of the configuration, the cheapest first, with columns y_NAME (default: 7b,13b,70b)")  # fmt: skip
-    add(
-        "--prices", type=_numbers, metavar="P,P,...", help="of the tiers, for the figures at 30%% of the cost"
-    )
+    add("--prices", type=numbers, metavar="P,P,...", help="of the tiers, for the figures at 30%% of the cost")
     add("--out", type=Path, required=True, metavar="FOLDER", help="where the artefact is written")
     return parser
 
@@ -183,13 +187,6 @@ def _names(text: str) -> tuple[str, ...]:
     if len(names) < 2 or not all(names) or len(set(names)) < len(names):
         raise argparse.ArgumentTypeError("must be two or more different names with commas")
     return names
-
-
-def _numbers(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError("must be numbers with commas") from None
 
 
 if __name__ == "__main__":

@@ -86,6 +86,7 @@ def run(options: argparse.Namespace) -> int:
     for name in ("outcomes", "router"):
         if getattr(options, name) is not None and not asked:
             raise ValueError(f"--{name}: needs the --sample, as recordings hold no prompts")
+    _check_places(options, config)
     known = calibration.load(options.out) if options.out.exists() else None
     with Book(options.recordings) as book:
         if asked and not _record(options, config, asked, book):
@@ -110,6 +111,23 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _check_places(options: argparse.Namespace, config: "Config") -> None:
+    """What would be in vain is told before hours of answers. Raises ValueError, OSError."""
+    from classifier import places
+    from classifier.router import check_prices
+
+    for path in (options.recordings, options.out, options.outcomes, options.answers):
+        if path is not None:
+            places.check_file(path)
+    if options.router is not None:
+        places.check_folder(options.router)
+        check_prices(_prices(config), [tier.name for tier in config.tiers])
+
+
+def _prices(config: "Config") -> list[float]:
+    return [tier.price.input + tier.price.output for tier in config.tiers]
+
+
 def _route(
     folder: Path, config: "Config", asked: "Sequence[Sample]", recordings: "Sequence[Recording]"
 ) -> "Sequence[Recording]":
@@ -123,11 +141,10 @@ def _route(
     from gateway.learning import prompts, samples
 
     tiers = [tier.name for tier in config.tiers]
-    prices = [tier.price.input + tier.price.output for tier in config.tiers]
     with tempfile.TemporaryDirectory() as place:
         outcomes = Path(place) / "outcomes.jsonl"
         samples.save_outcomes(outcomes, samples.answered(asked, recordings, tiers), recordings)
-        save(train_own([outcomes], tiers, prices), folder)
+        save(train_own([outcomes], tiers, _prices(config)), folder)
     print(f"{folder} is written, with its model card; a gateway routes by it with `classifier: {folder}`.")
     return prompts.reassessed(recordings, {each.digest: each.words for each in asked}, tiers)
 

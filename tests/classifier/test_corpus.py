@@ -64,7 +64,7 @@ def test_a_damaged_file_is_told_by_name(tmp_path: Path, content: bytes, told: st
 
 
 def test_a_missing_file_is_told_by_name(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=f"{corpus.TASK_TYPES}, line 1: No such file"):
+    with pytest.raises(CorpusError, match=f"{corpus.TASK_TYPES}: No such file"):
         corpus.examples(tmp_path)
 
 

@@ -99,7 +99,14 @@ def test_a_pair_is_scored_by_what_the_dearest_tier_gains_over_the_cheapest(
             ["--pair", "weak,strong", "--prices", "1,2,3"],
             "prices: 2 are needed, one for each of weak, strong",
         ),
-        (["--pair", "weak,strong", "--source", "other"], "no rows are left of 0"),
+        (
+            ["--pair", "weak,strong", "--source", "mine", "other"],
+            "--source: there is no other; there are mine",
+        ),
+        (["--pair", "weak,strong", "--prices", "2,1"], "prices: must rise from weak to strong, not 2, 1"),
+        (["--pair", "weak,strong", "--prices", "0,0"], "prices: must rise from weak to strong, not 0, 0"),
+        (["--pair", "weak,strong", "--prices", "1,nan"], "prices: must rise from weak to strong, not 1, nan"),
+        (["--json", "/nowhere/found.json"], "[Errno 2] No such file or directory: '/nowhere'"),
         (
             ["--pair", "weak,strong", "--artefact", "/nowhere"],
             "/nowhere/meta.json: No such file or directory",
@@ -114,8 +121,30 @@ def test_the_command_tells_what_is_wrong(
     assert capsys.readouterr().err.startswith(f"headrace evaluate: {told}")
 
 
-@pytest.mark.parametrize("words", [["--pair", "one"], ["--prices", "2,1"], ["--prices", "1,nan"], []])
+@pytest.mark.parametrize("words", [["--pair", "one"], ["--pair", "one,one"], ["--prices", "1,x"], []])
 def test_words_that_mean_nothing_are_refused(words: list[str]) -> None:
     with pytest.raises(SystemExit) as refused:
         main([*(["--data", "f"] if words else []), *words])
     assert refused.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [("", "holds no graded answers"), ("\n \n", "holds no graded answers")]
+)
+def test_a_file_without_rows_is_told_by_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, told: str
+) -> None:
+    full, empty = graded(tmp_path / "mine.jsonl", "weak", "strong"), tmp_path / "empty.jsonl"
+    empty.write_text(text)
+    assert main(["--data", str(full), str(empty), "--pair", "weak,strong"]) == 2
+    assert capsys.readouterr().err == f"headrace evaluate: empty.jsonl: {told}\n"
+
+
+def test_answers_to_one_prompt_are_measured_and_not_fitted_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, out = tmp_path / "one.jsonl", tmp_path / "out.json"
+    data.write_text('{"prompt": "Hello?", "source": null, "id": 7, "y_7b": 0, "y_13b": 1, "y_70b": 1}\n' * 5)
+    assert main(["--data", str(data), "--json", str(out)]) == 0
+    assert json.loads(out.read_text())["refitted"] is None
+    assert "too few different prompts to see what own labels would be worth" in capsys.readouterr().out

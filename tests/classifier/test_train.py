@@ -97,9 +97,13 @@ def test_own_answers_give_heads_for_own_tiers_beside_the_shipped_tasks(tmp_path:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--tiers", "small,large"], "--prices: 2 are needed, one for each of small, large"),
+        (["--tiers", "small,large"], "prices: 2 are needed, one for each of small, large"),
+        (["--tiers", "small,large", "--prices", "0,0"], "prices: must rise from small to large, not 0, 0"),
         (["--tiers", "small,huge", "--prices", "1,2"], "mine.jsonl, line 1: y_huge is missing"),
-        (["--tiers", "small,large", "--prices", "1,2"], "40 graded answers are too few; 200 suffice"),
+        (
+            ["--tiers", "small,large", "--prices", "1,2"],
+            "graded answers to 40 different prompts are too few; 200 prompts suffice",
+        ),
     ],
 )
 def test_what_own_answers_lack_is_told(
@@ -118,11 +122,22 @@ def test_a_tier_that_never_fails_is_nearly_certain() -> None:
 
 def test_a_missing_data_set_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--data", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
-    assert (
-        capsys.readouterr().err
-        == "headrace train: llama2_tiers.jsonl.gz, line 1: No such file or directory\n"
-    )
+    missing = tmp_path / "llama2_tiers.jsonl.gz"
+    assert capsys.readouterr().err == f"headrace train: {missing}: No such file or directory\n"
     assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_is_not_there_is_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--data", str(tmp_path / "mine.jsonl"), "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == f"headrace train: {tmp_path}/mine.jsonl: No such file or directory\n"
+
+
+def test_many_answers_to_few_prompts_are_few(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = own(tmp_path / "mine.jsonl", 40)
+    data.write_text(data.read_text() * 20)
+    words = ["--data", str(data), "--tiers", "small,large", "--prices", "1,2", "--out", str(tmp_path / "out")]
+    assert main(words) == 2
+    assert "graded answers to 40 different prompts are too few" in capsys.readouterr().err
 
 
 def test_fractional_labels_are_met_by_their_mean() -> None:
