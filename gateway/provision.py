@@ -57,9 +57,11 @@ class Provision:
             for tier in outlook.signals:
                 if fits(tier, request.max_tokens):
                     dearest[tier.name] += self._amount(request, tier).money
-        if min(dearest.values()) > limit:
-            raise too_expensive(min(dearest.values()) / NANO, limit / NANO)
         dear = {tier for tier, money in dearest.items() if money > limit}
+        for request, outlook in zip(requests, outlooks, strict=True):
+            able = {tier.name for tier in outlook.signals if fits(tier, request.max_tokens)}
+            if able <= dear:
+                raise too_expensive(min(dearest[tier] for tier in able) / NANO, limit / NANO)
         return [
             structs.replace(outlook, signals=tuple(tier for tier in outlook.signals if tier.name not in dear))
             for outlook in outlooks

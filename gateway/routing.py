@@ -7,6 +7,7 @@ taken, among those that reach the floor if there is one and any does. `gateway.t
 """
 
 from collections.abc import Mapping, Sequence
+from math import isnan
 
 import msgspec
 
@@ -62,8 +63,10 @@ class NoRoute(Exception):
 
 
 def choose(signals: Signals, policy: Policy) -> Route:
-    """Raises NoRoute when the prompt fits nowhere, or nothing that it fits answers."""
+    """Raises NoRoute when the prompt fits nowhere, or nothing that it fits answers, or no tier is left to choose."""
     asked = [tier for tier in signals.tiers if policy.tier in (None, tier.name)]
+    if not asked:
+        raise NoRoute("none may take the request")
     fitting = [tier for tier in asked if fits(tier, policy.max_tokens)]
     if not fitting:
         raise NoRoute("the prompt fits no tier", max(asked, key=lambda tier: tier.context_length))
@@ -118,7 +121,8 @@ def _pinned(tiers: Sequence[TierSignals], pinned: str | None) -> tuple[TierSigna
 def _best(
     tiers: Sequence[TierSignals], assessment: Assessment | None, policy: Policy
 ) -> tuple[TierSignals, str]:
-    good = assessment.good if assessment is not None else {}
+    told = assessment.good if assessment is not None else {}
+    good = {tier: p for tier, p in told.items() if not isnan(p)}
     judged = [tier for tier in tiers if tier.name in good]
     if not judged:
         return tiers[0], "no estimate, the cheapest"

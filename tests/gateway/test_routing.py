@@ -106,6 +106,21 @@ def test_tiers_that_the_artefact_does_not_know_are_not_guessed_at() -> None:
     assert "no estimate" in route.reason
 
 
+@pytest.mark.parametrize("policy", [auto(), auto(0.95), Policy(weight=10.0), Policy(weight=10.0, floor=0.95)])
+def test_an_estimate_that_is_no_number_is_none(policy: Policy) -> None:
+    nan = float("nan")
+    route = choose(Signals(tiers=THREE, assessment=good(nan, nan, 0.9)), policy)
+    assert route.order[0] == "70b" and "nan" not in route.reason
+    route = choose(Signals(tiers=THREE, assessment=good(nan, nan, nan)), policy)
+    assert route.reason.startswith("7b: no estimate, the cheapest")
+
+
+@pytest.mark.parametrize(("tiers", "named"), [((), None), (THREE, "huge")])
+def test_where_no_tier_is_left_there_is_no_route(tiers: tuple[TierSignals, ...], named: str | None) -> None:
+    with pytest.raises(NoRoute, match="none may take the request"):
+        choose(Signals(tiers=tiers, assessment=good(0.9, 0.9, 0.9)), Policy(tier=named))
+
+
 def test_the_reason_says_how_much_of_the_prompt_is_cached() -> None:
     tiers = (tier("7b", prompt=131, cached=112),)
     route = choose(Signals(tiers=tiers, assessment=good(0.9, 0.9, 0.9)), auto())

@@ -207,6 +207,23 @@ async def test_the_whole_call_costs_no_more_than_the_tenant_allows(
     assert refused.value.status == 400
 
 
+async def test_a_prompt_that_fits_only_where_the_call_is_too_dear_is_refused(
+    make: Make, limits: WatchedLimits, backend: Make, tier_of: Make
+) -> None:
+    """The other one would have been affordable alone."""
+    small, large = backend("7b/0", context_length=30), backend("13b/0")
+    dispatcher = make(
+        tier_of("7b", small, price=Price(output=1.0)), tier_of("13b", large, price=Price(output=10.0))
+    )
+    tenant = Tenant(name="acme", max_request_price=100e-6)
+    with pytest.raises(
+        ApiError, match=r"could cost 0\.0002; one request of this tenant may cost 0\.0001"
+    ) as told:
+        await dispatcher.run_all(requests(*texts("easy", "x" * 50), tenant=tenant))
+    assert (told.value.status, told.value.code) == (400, "request_too_expensive")
+    assert limits.reserved == []
+
+
 class TestIds:
     async def test_they_need_one_vocabulary(self, make: Make, backend: Make, tier_of: Make) -> None:
         other = backend("13b/0", tokenizer=None)
