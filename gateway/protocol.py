@@ -13,7 +13,8 @@ from urllib.parse import unquote
 
 import httptools
 import msgspec
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn._types import ASGISendEvent
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from gateway.errors import ApiError, openai_error
 from gateway.gathering import GatheringTransport
@@ -107,6 +108,8 @@ class GuardedProtocol(HttpToolsProtocol):
             self.url = _AUTHORITY.sub(b"", self.url, count=1) or b"/"
             super().on_headers_complete()
             self._keep_path_as_sent()
+            if self.parser.get_http_version() == "1.0":
+                self.cycle.__class__ = Unframed  # uvicorn makes it itself, and has not begun with it
 
     def on_message_complete(self) -> None:
         if not self.parser.should_upgrade():
@@ -182,6 +185,21 @@ class GuardedProtocol(HttpToolsProtocol):
     def _nobody_reads(self) -> None:
         """The application hears of it as of any disconnect. Closing would wait for the client to read the rest."""
         self.transport.abort()
+
+
+class Unframed(RequestResponseCycle):
+    """Answers HTTP/1.0, which knows no chunks: a body of unknown length ends with the connection (RFC 9112, 6.1)."""
+
+    endless = False  # whether this body is one
+
+    async def send(self, message: ASGISendEvent) -> None:
+        if message["type"] == "http.response.start":
+            self.endless = all(name.lower() != b"content-length" for name, _ in message.get("headers", ()))
+            if self.endless:
+                self.chunked_encoding = False
+        elif self.endless and message["type"] == "http.response.body":
+            self.expected_content_length = len(message.get("body", b""))
+        await super().send(message)
 
 
 class _Timer:

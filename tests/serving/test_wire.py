@@ -256,3 +256,23 @@ def test_an_absolute_target_is_its_path(serve: Callable[..., Any], target: str) 
             raw.sendall(f"GET {target} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
             assert read(raw)[0] == expected
             assert front.exchanges[0].endpoint == "models"
+
+
+def test_a_stream_for_http_1_0_has_no_chunks_and_ends_with_the_connection(front: Any) -> None:
+    body = BODY.replace(b"}]}", b'}], "stream": true}')
+    with front.connect() as raw:
+        raw.sendall(HEAD.replace(b"HTTP/1.1", b"HTTP/1.0") + b"content-length: %d\r\n\r\n" % len(body) + body)
+        with raw.makefile("rb") as file:
+            head, _, stream = file.read().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200") and b"transfer-encoding" not in head
+    lines = [line for line in stream.splitlines() if line]
+    assert all(line.startswith(b"data: ") for line in lines) and lines[-1] == b"data: [DONE]"
+    assert front.dispatcher.running == 0
+
+
+def test_an_answer_for_http_1_0_has_its_length(front: Any) -> None:
+    with front.connect() as raw:
+        raw.sendall(HEAD.replace(b"HTTP/1.1", b"HTTP/1.0") + b"content-length: %d\r\n\r\n" % len(BODY) + BODY)
+        status, headers, body = read(raw)
+        assert status == 200 and len(body) == int(headers["content-length"])
+        assert closed(raw)
