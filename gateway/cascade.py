@@ -306,7 +306,7 @@ class _Climb:
             self._warming = _Warming(tier, replica, asyncio.ensure_future(self._read(tier, replica)))
 
     async def _read(self, tier: Tier, replica: Replica) -> bool:
-        """What goes wrong there is no trouble of this request."""
+        """False where it cannot be done. What goes wrong there is no trouble of this request."""
         with contextlib.suppress(BackendError):
             return await self._plan.warm(tier, replica)
         return False
@@ -317,8 +317,9 @@ class _Climb:
             return
         warming, self._warming = self._warming, None
         warming.task.cancel()
-        await asyncio.gather(warming.task, return_exceptions=True)
-        self._metrics.warmed(warming.tier.name, used=used)
+        [read] = await asyncio.gather(warming.task, return_exceptions=True)
+        if read is not False:
+            self._metrics.warmed(warming.tier.name, used=used)
 
     async def _drop(self, begun: _Begun) -> None:
         """Abort what still runs of it; it is not told to anybody."""

@@ -51,6 +51,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float  # seconds
     steps: bool = False  # the engine's, in its trace
     task: Task | None = None  # of what kind it is, where the client says so
+    streamed: bool = False  # whether the client sees the answer while it is made
     traffic: Traffic = "interactive"
     priority: int
     ledger: Ledger = msgspec.field(default_factory=Ledger)  # filled in while it runs

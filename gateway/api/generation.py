@@ -222,6 +222,7 @@ def request_of(
         timeout=_timeout(headers.get(TIMEOUT_HEADER), server.default_timeout),
         steps=_steps(headers.get(TRACE_HEADER), tenant),
         task=_task(headers.get(TASK_HEADER)),
+        streamed=body.stream,
         traffic="batch" if body.service_tier == "flex" else tenant.traffic,
         priority=tenant.priority,
         ledger=exchange.ledger,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from backends.backend import Delta, Generation, Timings, Unavailable, Usage
+from backends.backend import DeadlineExceeded, Delta, Generation, Timings, Unavailable, Usage
 from backends.prompt import ChatMessage, Prompt
 from classifier import Assessment
 from gateway.config import Cascade, Limits, Price, Server, Telemetry, Tenant
@@ -218,6 +218,29 @@ async def test_what_failed_unseen_is_told_but_not_paid(rig: Rig) -> None:
     assert first.usage == Usage(prompt_tokens=12, completion_tokens=9) and first.cost > 0
     assert rig.limits.settled[0].money == billionths(second.cost)
     assert rig.total("headrace_ledger_tokens_total", outcome="failed", kind="completion") == 9
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_kept_answer_that_breaks_is_paid_by_who_has_seen_it(rig: Rig, streamed: bool) -> None:
+    rig.small.scripts = [[*rig.confident.answer(*[rig.confident.SURE] * 40)[:36], Unavailable("died")]]
+    with pytest.raises(Unavailable):
+        await rig.text(await rig.dispatcher().run(rig.request(streamed=streamed)))
+    [entry], [settled] = rig.ledger.entries, rig.limits.settled
+    assert (entry.outcome, entry.billed) == ("engine_died", streamed) and entry.cost > 0
+    assert settled.money == (billionths(entry.cost) if streamed else 0)
+
+
+@pytest.mark.parametrize("made", [9, 36])
+async def test_whose_deadline_passes_pays_what_was_made(rig: Rig, made: int) -> None:
+    """While it was held back, or after it was kept."""
+    script = rig.confident.answer(*[rig.confident.SURE] * 40)[:made]
+    rig.small.scripts = [[*script, DeadlineExceeded("the request's time is used up")]]
+    with pytest.raises(DeadlineExceeded):
+        await rig.text(await rig.dispatcher().run(rig.request()))
+    [entry], [settled] = rig.ledger.entries, rig.limits.settled
+    assert entry.outcome == "deadline_exceeded" and entry.usage is not None
+    assert (entry.usage.completion_tokens, entry.billed) == (made, True)
+    assert settled.money == billionths(entry.cost)
 
 
 async def test_a_named_tier_and_prompts_that_share_a_call_are_not_judged(rig: Rig) -> None:

@@ -256,6 +256,25 @@ async def test_the_next_tier_reads_while_confidence_sags(rig: Rig, later: float)
     await attempt.rest.aclose()
 
 
+async def test_who_cannot_read_ahead_is_not_counted_as_if(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def cannot(self: Any, generation: Any) -> bool:
+        return False
+
+    rig.scripts["7b"] = rig.confident.answer(*[rig.confident.UNSURE] * 50)
+
+    async def slowly(tier: Tier, replica: Replica) -> AsyncGenerator[Delta, None]:
+        monkeypatch.setattr(type(replica.backend), "warm", cannot)
+        async with aclosing(replica.backend.stream(tier.name)) as deltas:  # type: ignore[arg-type]
+            async for delta in deltas:
+                await asyncio.sleep(0)
+                yield delta
+
+    attempt = await rig.run(start=lambda tier, replica, entry, watched: slowly(tier, replica))
+    assert attempt.tier.name == "13b"
+    assert rig.value("headrace_warms_total", tier="13b", used="yes") == 0
+    await attempt.rest.aclose()
+
+
 async def test_nobody_reads_ahead_where_it_is_switched_off(rig: Rig) -> None:
     rig.scripts["7b"] = rig.confident.answer(*[rig.confident.UNSURE] * 50)
     attempt = await rig.run(speculative=False)
