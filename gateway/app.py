@@ -97,6 +97,7 @@ class Works:
         self.archive = Archive(
             self._stores.documents, self._stores.sessions, self.metrics, config.state.session_characters
         )
+        self._memory = Memory(self._stores.sessions, self.metrics, config.state.session_characters)
         self._classifier = Classifier.load(Path(config.classifier) if config.classifier is not None else None)
         self._desk = self._new_desk(config)
         self._judges = open_judges(config)
@@ -186,7 +187,7 @@ class Works:
             aliases=self.live.aliases,
             server=config.server,
             meter=self._meter,
-            memory=Memory(self._stores.sessions, self.metrics, config.state.session_characters),
+            memory=self._memory,
             assess=self._classifier.assess,
             desk=self._desk,
             affinity=self._affinity,
@@ -221,6 +222,8 @@ class Works:
             if self._records is not None:
                 stack.push_async_callback(self._records.close)
             stack.push_async_callback(self._stores.close)
+            stack.push_async_callback(self.archive.close)
+            stack.push_async_callback(self._memory.close)
             self._stores.greet()
             stack.push_async_callback(self._engines.stop)
             await self._engines.start()

@@ -15,7 +15,8 @@ import msgspec
 
 from gateway.errors import ApiError
 from gateway.metrics import Metrics
-from gateway.recall import MOST, check_size, extend, store_unavailable
+from gateway.owed_turns import OwedTurns, extend
+from gateway.recall import MOST, check_size, store_unavailable
 from sessions import Session, SessionConflict, SessionNotFound, SessionStore, SessionStoreUnavailable, Turn
 from sessions.documents import DocumentStore
 
@@ -68,7 +69,12 @@ class Archive:
         self._most = most
         self._documents = documents
         self._sessions = sessions
+        self._owed = OwedTurns(sessions)
         self._metrics = metrics
+
+    async def close(self) -> None:
+        """Writes down what is still owed, while the stores are open."""
+        await self._owed.close()
 
     async def response(self, tenant: str, response_id: str, param: str | None = None) -> StoredResponse:
         """`param`: the field that names it, where one does."""
@@ -120,6 +126,7 @@ class Archive:
             raise missing
         try:
             with self._asking():
+                await self._owed.repay(tenant, found.session_id)
                 return found, await self._sessions.get(tenant, found.session_id)
         except SessionNotFound:
             raise missing from None
@@ -135,13 +142,13 @@ class Archive:
     async def extend(self, conversation: Conversation, session: Session, turns: tuple[Turn, ...]) -> None:
         """Both its parts begin their time anew. Does not raise: the answer has been given by now."""
         try:
-            await extend(self._sessions, conversation.tenant, session, turns)
+            await self._owed.extend(conversation.tenant, session, turns)
             await self._documents.touch(conversation.tenant, conversation.id)
         except SessionConflict as error:
             logger.error("conversation %s: turns are not stored: %s", conversation.id, error)
         except SessionStoreUnavailable as error:
             self._metrics.state_backend("sessions", up=False)
-            logger.error("conversation %s: turns are not stored: %s", conversation.id, error)
+            logger.error("conversation %s: turns are not stored yet: %s", conversation.id, error)
         except SessionNotFound:
             logger.info("conversation %s was deleted while a response ran", conversation.id)
 

@@ -3,12 +3,12 @@
 import logging
 
 import msgspec
-from msgspec import structs
 
 from backends.prompt import Prompt
 from gateway.config import State
 from gateway.errors import ApiError
 from gateway.metrics import Metrics
+from gateway.owed_turns import OwedTurns
 from gateway.request import Request
 from gateway.turns import check_results, said_in, to_turn
 from sessions import (
@@ -25,7 +25,6 @@ from sessions.window import merge
 logger = logging.getLogger(__name__)
 
 NEW = "new"
-APPEND_TRIES = 10
 MOST = State().session_characters
 
 
@@ -51,6 +50,7 @@ class Memory:
     def __init__(self, store: SessionStore, metrics: Metrics, most: int = MOST) -> None:
         """`most`: see `session_characters` of the configuration."""
         self._store = store
+        self._owed = OwedTurns(store)
         self._most = most
         self._metrics = metrics
 
@@ -65,6 +65,7 @@ class Memory:
             session = None if request.session is None else Session(id=new_session_id())
             return Recalled(session=session, fresh=session is not None, turns=incoming, new=incoming)
         try:
+            await self._owed.repay(request.tenant.name, request.session)
             session = await self._store.get(request.tenant.name, request.session)
         except SessionNotFound:
             self._metrics.session("unknown")
@@ -90,39 +91,29 @@ class Memory:
     async def remember(self, request: Request, recalled: Recalled, answer: Turn) -> None:
         """Append what was said; a turn that came first stays, and this one follows it.
 
-        The answer has been given by now, so a failure cannot become the client's error; it is logged.
+        The answer has been given by now, so a failure cannot become the client's error; it is logged, and made good
+        before the session is recalled again.
         """
         session = recalled.session
         if session is None:
             return
         try:
-            await extend(self._store, request.tenant.name, session, (*recalled.new, answer))
+            await self._owed.extend(request.tenant.name, session, (*recalled.new, answer))
         except SessionConflict as error:
             logger.error("session: the turns of request %s are not stored: %s", request.id, error)
         except SessionNotFound:
             logger.info("session: deleted while request %s ran", request.id)
         except SessionStoreUnavailable as error:
             self._metrics.state_backend("sessions", up=False)
-            logger.error("session: the turns of request %s are not stored: %s", request.id, error)
+            logger.error("session: the turns of request %s are not stored yet: %s", request.id, error)
+
+    async def close(self) -> None:
+        """Writes down what is still owed, while the store is open."""
+        await self._owed.close()
 
     def _unavailable(self) -> ApiError:
         self._metrics.state_backend("sessions", up=False)
         return store_unavailable()
-
-
-async def extend(store: SessionStore, tenant: str, session: Session, turns: tuple[Turn, ...]) -> Session:
-    """Append to `session`, behind whatever has come since it was read. Returns it as it is then.
-
-    Raises SessionConflict after many tries, SessionNotFound, SessionStoreUnavailable.
-    """
-    for _ in range(APPEND_TRIES):
-        try:
-            await store.append(tenant, session.id, turns, session.version)
-        except SessionConflict:
-            session = await store.get(tenant, session.id)
-        else:
-            return structs.replace(session, turns=session.turns + turns, version=session.version + 1)
-    raise SessionConflict(f"lost the race to append {APPEND_TRIES} times")
 
 
 def check_size(session: Session, most: int, field: str) -> None:
