@@ -39,6 +39,7 @@ UNKNOWN = (
     "load",
     "which replicas answer",
     "what is left of limits and budgets",
+    "requests over which goals are kept",
     "sessions",
 )
 

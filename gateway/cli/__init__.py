@@ -19,7 +19,23 @@ Command = Callable[[argparse.Namespace], int]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit status."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except BrokenPipeError:
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # or flushing it at exit would complain
+        return 128 + signal.SIGPIPE
+    except (ValueError, OSError) as error:
+        # What an operator can mend: our errors of that kind are ValueErrors. Anything else shows where it came from.
+        print(error, file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _run(words: list[str]) -> int:
+    """Raises what the command does."""
     if words[:1] == ["train"]:
         from classifier.train import main as train
 
@@ -33,19 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.execve(sys.executable, quantize, {"GOMP_SPINCOUNT": "2000", **os.environ})  # see the Makefile
     options = _parser().parse_args(words)
     command: Command = options.command
-    try:
-        return command(options)
-    except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # or flushing it at exit would complain
-        return 128 + signal.SIGPIPE
-    except (ValueError, OSError) as error:
-        # What an operator can mend: our errors of that kind are ValueErrors. Anything else shows where it came from.
-        print(error, file=sys.stderr)
-        return FAILED
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+    return command(options)
 
 
 def _parser() -> argparse.ArgumentParser:

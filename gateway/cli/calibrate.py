@@ -176,7 +176,10 @@ def _record(options: argparse.Namespace, config: "Config", asked: "Sequence[Samp
             try:
                 asyncio.run(record(errand, book, classifier.assess, bar.update))
             except (EngineStartError, BackendError) as error:
-                print(error, file=sys.stderr)
+                print(
+                    f"{error}\n{options.recordings} keeps what was answered: run it again to go on",
+                    file=sys.stderr,
+                )
                 return False
     return True
 

@@ -34,7 +34,8 @@ class Number(_Checker, frozen=True, tag="number"):
         return bool(found) and number(found[0]) == number(self.value)
 
     def fault(self) -> str | None:
-        return "value: is not a number" if number(self.value) is None else None
+        value = number(self.value)
+        return "value: is not a number" if value is None or not value.is_finite() else None
 
 
 class Regex(_Checker, frozen=True, tag="regex"):

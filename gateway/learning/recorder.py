@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from backends.backend import Backend, Delta, Generation, Rejected, Sampling
+from backends.backend import Backend, BackendError, Delta, Generation, Overloaded, Rejected, Sampling
 from backends.prompt import Prompt
 from classifier import Assessment
 from gateway.config import Config, Tier
@@ -21,6 +21,8 @@ from gateway.learning.samples import Sample
 from gateway.weights import weights_of
 
 PARALLEL = 32  # answers at a time
+TRIES = 6  # of an answer, since a server may be busy or an engine come back
+WAIT = 1.0  # seconds after the first one, and twice as long after each other
 
 Tell = Callable[[Sample, str, str], None]
 """Of an answer: what was asked, the tier, and its words."""
@@ -142,6 +144,18 @@ class _Clerk:
         return ask
 
     async def _answer(self, tier: str, prompt: Prompt, sampling: Sampling) -> list[Delta]:
+        """Raises BackendError where no try has helped."""
+        for wait in (WAIT * 2**number for number in range(TRIES - 1)):
+            try:
+                return await self._whole(tier, prompt, sampling)
+            except BackendError as error:
+                if not error.retryable:
+                    raise
+                asked = error.retry_after if isinstance(error, Overloaded) else None
+                await asyncio.sleep(max(wait, asked or 0.0))
+        return await self._whole(tier, prompt, sampling)
+
+    async def _whole(self, tier: str, prompt: Prompt, sampling: Sampling) -> list[Delta]:
         backend = min(self._backends[tier], key=lambda each: each.in_flight)
         id = f"calibrate-{secrets.token_hex(4)}"
         generation = Generation(id=id, prompt=prompt, ids=None, sampling=sampling, traffic="batch")

@@ -258,3 +258,19 @@ def test_output_that_nobody_reads() -> None:
     command = f"{sys.executable} -m gateway.cli config schema | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "program"),
+    [(["train"], "classifier.train.main"), (["evaluate", "router"], "classifier.evaluate.main")],
+)
+@pytest.mark.parametrize(("ends", "status"), [(KeyboardInterrupt, 130), (BrokenPipeError, 141)])
+def test_programs_of_their_own_end_as_quietly(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], program: str, ends: type[BaseException], status: int
+) -> None:
+    def stopped(words: list[str]) -> int:
+        raise ends
+
+    monkeypatch.setattr(program, stopped)
+    monkeypatch.setattr("gateway.cli.os.dup2", lambda one, other: None)
+    assert main(words) == status

@@ -70,6 +70,7 @@ async def test_a_model_is_asked() -> None:
     ("checker", "fault"),
     [
         (Number("twelve"), "value: is not a number"),
+        (Number("nan"), "value: is not a number"),
         (Regex("("), "pattern: missing ), unterminated subpattern at position 0"),
         (Python("assert ("), "tests: '(' was never closed (tests, line 1)"),
         (Python("x = 1", before="def f("), "before: '(' was never closed (before, line 1)"),
