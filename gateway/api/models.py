@@ -1,7 +1,11 @@
-"""`/v1/models`: the names that a request may carry. A tenant sees the tiers that it may use."""
+"""`/v1/models`: the names that a request may carry. A tenant sees the tiers that it may use.
+
+What OpenAI's clients read and what Anthropic's read does not clash, so one answer has both.
+"""
 
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -9,6 +13,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from gateway.api.generation import Dispatches
+from gateway.api.paging import all_of
 from gateway.config import Tenant
 from gateway.errors import ApiError
 from gateway.exchange import exchange_of
@@ -27,7 +32,7 @@ class Models:
 
     async def list(self, http: HttpRequest) -> Response:
         models = self._of(exchange_of(http.scope).tenant)
-        return _json({"object": "list", "data": [*models.values()]})
+        return _json(all_of([*models.values()]))
 
     async def get(self, http: HttpRequest) -> Response:
         name = http.path_params["name"]
@@ -44,17 +49,20 @@ class Models:
                 models[card.name] = {**self._model(card.name), **_tier(card)}
         for alias, target in self._aliases.items():
             if target in models:
-                models[alias] = {**models[target], "id": alias}
+                models[alias] = {**models[target], "id": alias, "display_name": alias}
         return models
 
     def _model(self, name: str) -> dict[str, Any]:
-        return {"id": name, "object": "model", "created": self._created, "owned_by": "headrace"}
+        of_openai = {"object": "model", "created": self._created, "owned_by": "headrace"}
+        made = datetime.fromtimestamp(self._created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {"id": name, **of_openai, "type": "model", "display_name": name, "created_at": made}
 
 
 def _tier(card: Card) -> dict[str, Any]:
-    """What OpenAI's object does not have; clients ignore what they do not know. Prices: per million tokens."""
+    """What neither object has; clients ignore what they do not know. Prices: per million tokens."""
     return {
         "context_length": card.context_length,
+        "max_input_tokens": card.context_length,  # as Anthropic has it
         "models": card.models,
         "price": msgspec.to_builtins(card.price),
         "ready": card.ready,

@@ -195,3 +195,14 @@ def ask(url: str, headers: dict[str, str]) -> int:
 def test_a_refusal_names_the_field(client: Anthropic) -> None:
     with pytest.raises(anthropic.BadRequestError, match="thinking: this is not supported"):
         client.messages.create(**ASK, thinking={"type": "enabled", "budget_tokens": 1024})
+
+
+def test_the_models_as_this_client_reads_them(client: Anthropic) -> None:
+    page = client.models.list()
+    assert [(model.id, model.type, model.display_name) for model in page.data] == [
+        (name, "model", name) for name in ("auto", "7b", "70b", "org/big", "small")
+    ]
+    assert (page.first_id, page.last_id, page.has_more) == ("auto", "small", False)
+    assert [model.id for model in client.models.list()] == [model.id for model in page.data]
+    seven = client.models.retrieve("7b")
+    assert seven.created_at.year > 2000 and seven.max_input_tokens == 2048
