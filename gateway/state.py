@@ -1,8 +1,9 @@
 """Where limits and sessions live, as the configuration says: files of this host, or Redis for many."""
 
+import asyncio
 import os
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,8 @@ from sessions.documents_sqlite import SqliteDocuments
 from sessions.redis import RedisSessions
 from sessions.retention import Retention
 from sessions.sqlite import SqliteSessions
+
+GOODBYE = 2.0  # seconds to close a store
 
 
 def redis_url(state: State) -> str | None:
@@ -52,9 +55,16 @@ class Stores:
         """All of them, whatever becomes of one."""
         async with AsyncExitStack() as stack:
             if self.pulse is not None:
-                stack.push_async_callback(self.pulse.close)
+                stack.push_async_callback(_parted, self.pulse.close)
             for store in (self.limits, self.sessions, self.documents):
-                stack.push_async_callback(store.close)
+                stack.push_async_callback(_parted, store.close)
+
+
+async def _parted(close: Callable[[], Awaitable[None]]) -> None:
+    """A silent server does not say goodbye, which under TLS it would be waited for."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(GOODBYE):
+            await close()
 
 
 def open_stores(state: State, retention: Retention, told: Callable[[bool], None] | None = None) -> Stores:

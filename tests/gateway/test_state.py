@@ -103,3 +103,21 @@ async def test_documents_live_where_sessions_do_and_as_long(tmp_path: Path, unus
     with pytest.raises(SessionStoreUnavailable):
         await elsewhere.get("acme", "resp_1")
     await elsewhere.close()
+
+
+async def test_a_server_that_says_no_goodbye_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.state.GOODBYE", 0.02)
+    stores = open_stores(State(folder=str(tmp_path)), always(60.0))
+    closed = []
+
+    async def close() -> None:
+        closed.append("documents")
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(stores.documents, "close", close)
+    session = await stores.sessions.create("acme")
+    await asyncio.wait_for(stores.close(), 30)
+    assert closed
+    again = open_stores(State(folder=str(tmp_path)), always(60.0))
+    assert await again.sessions.get("acme", session.id) == session
+    await again.close()
