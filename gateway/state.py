@@ -27,6 +27,7 @@ from sessions.retention import Retention
 from sessions.sqlite import SqliteSessions
 
 GOODBYE = 2.0  # seconds to close a store
+HEART = "headrace:heart"  # written to find out how a server is: one that is full, or a replica, still answers a ping
 
 
 def redis_url(state: State) -> str | None:
@@ -98,7 +99,12 @@ def _in_redis(url: str, retention: Retention, told: Callable[[bool], None] | Non
         if told is not None:
             told(True)
 
-    pulse = Pulse(heart.ping, awake, heart.aclose, lost=None if told is None else partial(told, False))
+    pulse = Pulse(
+        partial(heart.set, HEART, "", px=1000),
+        awake,
+        heart.aclose,
+        lost=None if told is None else partial(told, False),
+    )
     guard = Guard(breaker, pulse)
     return Stores(
         limits=GuardedLimits(RedisLimits(client()), guard),

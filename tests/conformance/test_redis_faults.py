@@ -176,6 +176,31 @@ async def test_a_killed_redis_is_reported_and_found_again_after_its_restart(
     await stores.close()
 
 
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"), ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE")],
+)
+async def test_a_redis_that_takes_no_writes_is_not_up(
+    mortal_redis: "RedisServer", begin: str, end: str
+) -> None:
+    """One that is full, or has become a replica, answers pings as ever: it used to be told of as well."""
+    told = list[bool]()
+    stores = open_stores(State(redis=mortal_redis.url), always(60.0), told.append)
+    await soon(lambda: stores.sessions.create("acme"), SessionStoreUnavailable)
+    assert mortal_redis.ask(begin) == "+OK"
+    with pytest.raises(SessionStoreUnavailable):
+        await stores.sessions.create("acme")
+    async with asyncio.timeout(60):
+        while told[-3:] != [False] * 3:
+            await asyncio.sleep(0.02)
+    assert mortal_redis.ask(end) == "+OK"
+    async with asyncio.timeout(60):
+        while not told[-1]:
+            await asyncio.sleep(0.02)
+    await soon(lambda: stores.sessions.create("acme"), SessionStoreUnavailable)
+    await stores.close()
+
+
 async def test_a_frozen_redis_never_looks_like_an_empty_history(mortal_redis: "RedisServer") -> None:
     stores = await stores_in(mortal_redis)
     sessions = stores.sessions
