@@ -18,7 +18,7 @@ def add(commands: "Commands") -> None:
     parser = commands.add_parser("keys", help="make and list keys of tenants")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     new = actions.add_parser("new", help="make a key; it is shown once")
-    new.add_argument("--tenant", default="NAME", help="whose key it is")
+    new.add_argument("--tenant", type=_name, default="NAME", help="whose key it is")
     new.add_argument("--not-after", type=_moment, metavar="TIME", help="when it ends: 2030-01-31T12:00:00Z")
     listed = actions.add_parser("list", help="which keys a configuration knows, and until when")
     for action in (new, listed):
@@ -29,6 +29,17 @@ def add(commands: "Commands") -> None:
     listed.set_defaults(command=list_keys)
 
 
+def _name(text: str) -> str:
+    from msgspec import ValidationError, convert
+
+    from gateway.config import Tenant
+
+    try:
+        return convert({"name": text}, Tenant).name
+    except ValidationError:
+        raise argparse.ArgumentTypeError("must be 1 to 64 letters, digits, '.', '_' or '-'") from None
+
+
 def _moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
@@ -36,6 +47,8 @@ def _moment(text: str) -> datetime:
         moment = None
     if moment is None or moment.tzinfo is None:
         raise argparse.ArgumentTypeError("must be a time with its zone, like 2030-01-31T12:00:00Z")
+    if moment <= datetime.now(UTC):
+        raise argparse.ArgumentTypeError("is over already, and the key would open nothing")
     return moment
 
 

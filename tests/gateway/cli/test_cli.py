@@ -58,6 +58,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ["models", "push"],
         ["keys"],
         ["keys", "new", "--config", "x.yaml", "--not-after", "2030-01-31"],
+        ["keys", "new", "--config", "x.yaml", "--not-after", "2020-01-31T12:00:00Z"],
+        ["keys", "new", "--config", "x.yaml", "--tenant", "a b"],
         ["keys", "list"],
         ["config", "check"],
     ],
@@ -121,10 +123,10 @@ def test_a_key_opens_what_its_lines_say(config_file: Path, capsys: pytest.Captur
 
 def test_keys_are_listed_with_their_ends(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = config_file.read_text() + "tenants:\n  - name: team\n    keys:\n"
-    for end in ("", "--not-after=2001-02-03T04:05:06Z", "--not-after=2999-01-01T00:00:00+02:00"):
+    for end in ("", "--not-after=2998-02-03T04:05:06Z", "--not-after=2999-01-01T00:00:00+02:00"):
         assert main(["keys", "new", "--config", str(config_file), *filter(None, [end])]) == 0
         text += capsys.readouterr().out.splitlines()[-1] + "\n"
-    config_file.write_text(text)
+    config_file.write_text(text.replace("2998", "2001"))  # time passes
     assert main(["keys", "list", "--config", str(config_file)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [re.sub("hr_.{7}", "hr_", line) for line in lines] == [
