@@ -54,8 +54,11 @@ def best_scales(weight: torch.Tensor, inputs: torch.Tensor, grid: Grid, fold: Fo
 
 
 def _spread(rows: torch.Tensor, most: int) -> torch.Tensor:
-    """So many at most, from all over."""
-    return rows[:: -(-len(rows) // most)]
+    """So many at most, from all over: by a step that sequences of one length do not share, or it would meet the first
+    token of each."""
+    if len(rows) <= most:
+        return rows
+    return rows[torch.linspace(0, len(rows) - 1, most, device=rows.device).long()]
 
 
 def _relative_size(weight: torch.Tensor, grid: Grid) -> torch.Tensor:

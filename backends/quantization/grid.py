@@ -104,6 +104,17 @@ class Grid:
         return Grouped(self.bits, integers.to(torch.uint8), scales, zeros, column_groups)
 
 
+def evened(inputs: torch.Tensor) -> torch.Tensor:
+    """`inputs` [tokens, in] with none longer than the median one, for losses in which each token is to count.
+
+    What a model writes at the first token of a text may be a thousand times as large as elsewhere (arXiv:2402.17762).
+    The next norm divides by that, so its error matters no more than another's; squared it would outweigh all others.
+    """
+    lengths = inputs.norm(dim=1, keepdim=True)
+    heard = lengths[lengths > 0]
+    return inputs * (heard.median() / lengths).clamp(max=1) if len(heard) else inputs
+
+
 def moment(inputs: torch.Tensor) -> torch.Tensor:
     """The mean of x · xᵀ over `inputs` [tokens, in]: [in, in]. With it the mean squared error of the outputs of a
     weight that is wrong by D is the trace of D · moment · Dᵀ."""

@@ -13,6 +13,7 @@ from backends.models.checkpoint import Checkpoint
 from backends.models.config import DecoderConfig
 from backends.models.decoder import Block
 from backends.models.loader import block_of
+from backends.quantization.grid import evened
 from backends.quantization.grouped import Grouped
 from backends.quantize.schemes import Made, Scheme, rows_of
 
@@ -95,8 +96,9 @@ class Pending:
         """Once. Raises ValueError naming the projection."""
         assert self._weight is not None
         before = self.before
+        seen = None if inputs is None else evened(inputs)
         try:
-            made = self._scheme.quantised(self._weight, inputs, None if before is None else before.fit)
+            made = self._scheme.quantised(self._weight, seen, None if before is None else before.fit)
         except ValueError as error:
             raise ValueError(f"{', '.join(self.names)}: {error}") from error
         self.made, self._weight = made, None

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from backends.quantization.gptq import Order, compensated
-from backends.quantization.grid import Grid, moment
+from backends.quantization.grid import Grid, evened, moment
 
 
 def inputs_of(columns: int, tokens: int = 600) -> torch.Tensor:
@@ -77,3 +77,17 @@ def test_few_tokens_do_and_broken_ones_are_refused() -> None:
     few[0, 0] = torch.nan
     with pytest.raises(ValueError, match="are not finite"):
         compensated(weight, moment(few), grid)
+
+
+def test_a_token_louder_than_all_others_does_not_decide_for_them() -> None:
+    """Its square would be damping enough to keep every column from making up for another."""
+    grid = Grid(4, 32, symmetric=False)
+    weight, inputs = torch.randn(24, 192), inputs_of(192)
+    inputs[0, 5] = 1e5
+    nearest = grid.nearest(weight, grid.ranges(weight)).dequantized()
+
+    def lost(seen: torch.Tensor) -> float:
+        made = compensated(weight, moment(seen), grid).dequantized()
+        return error(inputs[1:], weight, made) / error(inputs[1:], weight, nearest)
+
+    assert lost(evened(inputs)) < 0.6 < lost(inputs)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from backends.quantization.grid import Grid, moment, moments_by_group
+from backends.quantization.grid import Grid, evened, moment, moments_by_group
 
 
 def error(inputs: torch.Tensor, weight: torch.Tensor, made: torch.Tensor) -> float:
@@ -67,3 +67,18 @@ def test_moments_tell_the_error_of_the_outputs() -> None:
         float((inputs @ wrong.T).square().sum() / 50), rel=1e-4
     )
     torch.testing.assert_close(moments_by_group(inputs, 32)[1], whole[32:, 32:])
+
+
+def test_no_token_counts_for_more_than_the_median_one() -> None:
+    inputs = torch.randn(101, 32)
+    inputs[7] *= 1000
+    inputs[50:] = 0  # silent tokens say nothing of how loud the others are
+    lengths, even = inputs.norm(dim=1), evened(inputs).norm(dim=1)
+    median = lengths[:50].median()
+    torch.testing.assert_close(even, lengths.clamp(max=median))
+    torch.testing.assert_close(evened(inputs)[7] * lengths[7] / median, inputs[7])
+
+
+def test_silence_stays_and_broken_inputs_are_not_hidden() -> None:
+    assert torch.equal(evened(torch.zeros(4, 8)), torch.zeros(4, 8))
+    assert evened(torch.tensor([[1.0, torch.nan], [1.0, 2.0]])).isnan().any()
