@@ -164,15 +164,19 @@ class Worker:
         if not opening.done():
             _log.error("gateway worker %s does not serve after %.0f s and is killed", self.name, STARTING)
             return self.kill()
-        try:
-            while True:
+        with suppress(ChannelLost):  # its end is waited for elsewhere
+            while await self._answers():
                 await asyncio.sleep(PING_EVERY)
-                await self.ask(Ping(), HUNG)
-        except TimeoutError:
             _log.error("gateway worker %s has not answered for %.0f s and is killed", self.name, HUNG)
             self.kill()
-        except ChannelLost:
-            """Its end is waited for elsewhere."""
+
+    async def _answers(self) -> bool:
+        """Asked twice: this process may have been kept from hearing the first answer. Raises ChannelLost."""
+        for _ in range(2):
+            with suppress(TimeoutError):
+                await self.ask(Ping(), HUNG / 2)
+                return True
+        return False
 
 
 class Crew:

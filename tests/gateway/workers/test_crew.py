@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from gateway.config import Config, Remote, Server, State, Telemetry, Tenant, Tier
 from gateway.workers import crew, messages
-from gateway.workers.channel import Reply
+from gateway.workers.channel import Channel, Reply
 from gateway.workers.crew import Crew, Worker, WorkerStartError
 from gateway.workers.messages import Check, Done, Failed, Find, Gather, Hold, Look, Start
 from gateway.workers.parent import reserve
@@ -111,6 +112,29 @@ async def test_one_that_takes_long_to_come_up_is_not_taken_to_hang(
         monkeypatch.undo()
         assert bench.ended == []
         await bench.crew.stop(signal.SIGINT, 1.0)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_a_parent_that_was_kept_from_listening_takes_no_worker_to_hang(
+    monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    monkeypatch.setattr(crew, "HUNG", 0.4)
+
+    async def reply(question: bytes) -> bytes:
+        await asyncio.sleep(60 if hangs else 0)
+        return question
+
+    ours, theirs = socket.socketpair()
+    worker = Worker("0", lambda _: pytest.fail("it has been started"), lambda _: reply, lambda _: None)
+    worker._channel, other = await Channel.over(ours, reply), await Channel.over(theirs, reply)
+    ends = [asyncio.create_task(end.run()) for end in (worker._channel, other)]
+    asking = asyncio.create_task(worker._answers())
+    await asyncio.sleep(0)
+    time.sleep(0.5)
+    assert await asking is not hangs
+    for end in ends:
+        end.cancel()
+    await asyncio.gather(*ends, return_exceptions=True)
 
 
 async def test_one_that_does_not_come_up_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
