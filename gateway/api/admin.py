@@ -42,11 +42,11 @@ class Admin:
         return _told(await self._reloads.current())
 
     async def reload(self, http: HttpRequest) -> Response:
-        _check(http)
+        await _check_nothing_said(http)
         return _told(await _changed(self._reloads.reload))
 
     async def rollback(self, http: HttpRequest) -> Response:
-        _check(http)
+        await _check_nothing_said(http)
         return _told(await _changed(self._reloads.rollback))
 
 
@@ -73,6 +73,13 @@ def _check(http: HttpRequest) -> None:
     tenant = exchange_of(http.scope).tenant
     if tenant is None or not tenant.admin:
         raise ApiError(403, "Only an admin's key opens this.", code="not_allowed")
+
+
+async def _check_nothing_said(http: HttpRequest) -> None:
+    """Whoever sends a configuration would take it for what holds now."""
+    _check(http)
+    if (await http.body()).strip() not in (b"", b"{}"):
+        raise ApiError(400, "No body is taken: the configuration is in its file.", code="body_not_allowed")
 
 
 def _told(version: Version) -> Response:

@@ -192,6 +192,16 @@ async def test_mistakes_are_told_with_their_lines_and_without_the_folder(site: S
         assert (answer.status_code, answer.json()["error"]["code"]) == (409, "no_previous_config")
 
 
+async def test_a_configuration_in_the_body_is_not_taken_for_one_that_was_read(site: Site) -> None:
+    async with site.running() as (client, _):
+        for path in ("/admin/reload", "/admin/rollback"):
+            answer = await client.post(path, headers=bearing(site.admin_key), content=b'{"tiers": []}')
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "body_not_allowed")
+        assert (await client.get("/admin/config", headers=bearing(site.admin_key))).json()["number"] == 1
+        answer = await client.post("/admin/reload", headers=bearing(site.admin_key), content=b"{}")
+        assert answer.json()["number"] == 2
+
+
 async def test_only_an_admins_key_opens_administration(site: Site) -> None:
     key = site.tenant("acme")
     async with site.running() as (client, gateway):
