@@ -146,6 +146,9 @@ class Backend(Protocol):
     def takes_tools(self) -> bool:
         """Whether prompts may speak of tools: the model is told of them, and its calls are understood."""
 
+    def refusal(self, prompt: Prompt, sampling: Sampling) -> "Rejected | None":
+        """What `stream` would raise at once of a request that has something in it which is never honoured here."""
+
     @property
     def available(self) -> bool:
         """Whether an attempt now has a chance: the engine answers, the breaker is closed."""

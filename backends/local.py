@@ -77,6 +77,9 @@ class LocalBackend:
         """Calls have to be found in the model's answers, so their format has to be known."""
         return self._tokenizer.tools.format is not None
 
+    def refusal(self, prompt: Prompt, sampling: Sampling) -> None:
+        """An engine of our own honours everything."""
+
     @property
     def available(self) -> bool:
         """True from an engine's first answer until it is gone."""

@@ -20,14 +20,17 @@ from backends.backend import (
     Delta,
     Generation,
     Overloaded,
+    Rejected,
+    Sampling,
     Unavailable,
     announced,
 )
 from backends.breaker import Breaker
 from backends.deadline import Deadline
 from backends.http1 import Http1Transport
+from backends.prompt import Prompt
 from backends.remote_reply import Reply, failure
-from backends.remote_request import KINDS, compose
+from backends.remote_request import KINDS, compose, refusal
 from backends.sse import Event, EventParser, EventTooLarge
 from backends.tokenizer import Tokenizer
 
@@ -112,6 +115,9 @@ class RemoteBackend:
         """The server finds the calls; where its template is known, it must tell of tools."""
         told = self._tokenizer is None or self._tokenizer.tools.told
         return told and self._kind.tools
+
+    def refusal(self, prompt: Prompt, sampling: Sampling) -> Rejected | None:
+        return refusal(self._kind, prompt, sampling)
 
     @property
     def available(self) -> bool:

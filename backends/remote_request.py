@@ -93,7 +93,7 @@ def compose(kind: Kind, model: str, generation: Generation) -> tuple[str, dict[s
         "temperature": sampling.temperature,
         "seed": sampling.seed & MAX_SEED,
         **_options(kind, sampling),
-        **(_form(kind, generation) or {}),
+        **(_form(kind, generation.prompt, sampling) or {}),
     }
     if sampling.signals:
         body |= remote_signals.asked(conversation=generation.prompt.is_conversation)
@@ -170,10 +170,10 @@ def _options(kind: Kind, sampling: Sampling) -> dict[str, object]:
     return options
 
 
-def _form(kind: Kind, generation: Generation) -> dict[str, object] | None:
+def _form(kind: Kind, prompt: Prompt, sampling: Sampling) -> dict[str, object] | None:
     """None where this kind cannot do it."""
-    grammar = generation.sampling.grammar
-    return {} if grammar is None else kind.form(grammar, generation.prompt.is_conversation)
+    grammar = sampling.grammar
+    return {} if grammar is None else kind.form(grammar, prompt.is_conversation)
 
 
 def _asked(sampling: Sampling) -> list[str]:
@@ -190,26 +190,39 @@ def _never(sampling: Sampling) -> dict[str, bool]:
     }
 
 
-def _check(kind: Kind, generation: Generation) -> None:
-    prompt, sampling = generation.prompt, generation.sampling
+def refusal(kind: Kind, prompt: Prompt, sampling: Sampling) -> Rejected | None:
+    """Of the first field that this kind of server cannot honour."""
     refused = []
     if prompt.ids is not None and not kind.ids:
         refused.append("prompt")
-    if prompt.suffix is not None and not (kind.ids and generation.ids and "stop_token_ids" in kind.honours):
-        refused.append("suffix")
     refused += [field for field in _asked(sampling) if field not in kind.honours]
     if sampling.top_k and kind.no_top_k is None:
         refused.append("top_k")
-    refused += [field for field, asked in _never(sampling).items() if asked]
-    if _form(kind, generation) is None:
+    if _form(kind, prompt, sampling) is None:
         refused.append("grammar")
     if prompt.speaks_of_tools and not kind.tools:
         refused.append("tools")
     if prompt.options and not kind.template_options:
         refused.append("chat_template_kwargs")
-    if refused:
-        what = "token ids" if refused[0] == "prompt" else "it"
-        raise Rejected(
-            f"{refused[0]}: this model runs on a server that does not support {what} ({kind.name})",
-            "unsupported_parameter",
-        )
+    never = [field for field, asked in _never(sampling).items() if asked]
+    if never:
+        reason = "this is not supported where the model runs on a server of its own"
+        return Rejected(f"{never[0]}: {reason}", "unsupported_parameter")
+    return _refusal(kind, refused[0]) if refused else None
+
+
+def _check(kind: Kind, generation: Generation) -> None:
+    """Raises Rejected."""
+    fills_gaps = kind.ids and generation.ids and "stop_token_ids" in kind.honours
+    if generation.prompt.suffix is not None and not fills_gaps:
+        raise _refusal(kind, "suffix")
+    if (refused := refusal(kind, generation.prompt, generation.sampling)) is not None:
+        raise refused
+
+
+def _refusal(kind: Kind, field: str) -> Rejected:
+    what = "token ids" if field == "prompt" else "it"
+    return Rejected(
+        f"{field}: this model runs on a server that does not support {what} ({kind.name})",
+        "unsupported_parameter",
+    )

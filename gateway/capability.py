@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NoReturn
 
-from backends.backend import Backend
+from backends.backend import Backend, Sampling
 from backends.prompt import Prompt
 from gateway.errors import ApiError
 from gateway.tiers import Tier
@@ -26,6 +26,18 @@ def that_take_tools(tiers: Sequence[Tier]) -> Sequence[Tier]:
     """Those whose models know what tools are. Raises ApiError 400 where there is none."""
     fitting = [tier for tier in tiers if tier.takes_tools]
     return fitting or _refuse(tiers, "tools", "call tools")
+
+
+def that_honour(prompt: Prompt, sampling: Sampling, tiers: Sequence[Tier]) -> Sequence[Tier]:
+    """Those whose servers honour all of it: an answer must not hang on where the prompt would go.
+
+    Raises Rejected where there is none, as the dearest says it.
+    """
+    refusals = [(tier, tier.refusal(prompt, sampling)) for tier in tiers]
+    fitting = [tier for tier, refused in refusals if refused is None]
+    if not fitting and (refused := refusals[-1][1]) is not None:
+        raise refused
+    return fitting
 
 
 def _refuse(tiers: Sequence[Tier], field: str, what: str) -> NoReturn:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 from msgspec import structs
 
+from backends.backend import Rejected
 from classifier import Assessment
-from gateway.capability import able, that_take_tools
+from gateway.answer import in_the_clients_words
+from gateway.capability import able, that_honour, that_take_tools
 from gateway.desk import Desk
 from gateway.errors import ApiError
 from gateway.loops import Loops
@@ -17,6 +19,7 @@ from gateway.prompts import Encoded, encode
 from gateway.recall import Memory, Recalled
 from gateway.request import Request, Route
 from gateway.routing import NoRoute, Signals, TierSignals, fits
+from gateway.sampling import sampling_of
 from gateway.span_encoding import Attributes
 from gateway.telemetry import Traces
 from gateway.tiers import Tier
@@ -69,8 +72,13 @@ class Scout:
         named, tiers = self._resolve(request)
         with self._traces.span("headrace.recall"):
             recalled = await self._memory.recall(request)
-        if recalled.prompt(request.prompt).speaks_of_tools:
+        prompt = recalled.prompt(request.prompt)
+        if prompt.speaks_of_tools:
             tiers = that_take_tools(tiers)
+        try:
+            tiers = that_honour(prompt, sampling_of(request, 1, (), watched=False), tiers)
+        except Rejected as error:
+            raise in_the_clients_words(error, request) from error
         encoded, recalled = await self._encode(request, recalled, tiers)
         signals = tuple([_tier_signals(encoded, tier) for tier in tiers])
         if not any(fits(tier, request.max_tokens) for tier in signals):

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 
-from backends.backend import Delta, Generation, Unavailable
+from backends.backend import Delta, Generation, Sampling, Unavailable
 from backends.catalogue import resolve
 from backends.prompt import Prompt
 from backends.tokenizer import Tokenizer
@@ -160,6 +160,9 @@ class _Silent:
     tripped: bool = False
     in_flight: int = 0
     takes_tools: bool = True
+
+    def refusal(self, prompt: Prompt, sampling: Sampling) -> None:
+        """A prompt alone asks nothing that is not honoured everywhere."""
 
     async def stream(self, generation: Generation) -> AsyncGenerator[Delta, None]:
         raise Unavailable("nothing runs in a rehearsal")

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from backends.backend import Backend
+from backends.backend import Backend, Rejected, Sampling
+from backends.prompt import Prompt
 from gateway.config import Price
 
 LOAD_GATE = 4  # generations by which a replica may be busier than the idlest and still win by its cache
@@ -61,6 +62,11 @@ class Tier:
     @property
     def takes_tools(self) -> bool:
         return all(replica.backend.takes_tools for replica in self.replicas)
+
+    def refusal(self, prompt: Prompt, sampling: Sampling) -> Rejected | None:
+        """Of the first replica that does not honour something of the request, as any of them may take it."""
+        refusals = (replica.backend.refusal(prompt, sampling) for replica in self.replicas)
+        return next((refused for refused in refusals if refused is not None), None)
 
     def pick(self, cached: Mapping[str, int], tried: Collection[str] = ()) -> Replica | None:
         """The replica that holds most of the prompt, unless it is much busier than the idlest one.

@@ -330,6 +330,7 @@ class _Backend:
     tripped = False
     in_flight = 2
 
+    refusal: Callable[..., Any]
     stream: Callable[..., Any]
     warm: Callable[..., Any]
     start: Callable[..., Any]

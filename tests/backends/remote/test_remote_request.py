@@ -8,7 +8,7 @@ import pytest
 
 from backends.backend import ChatMessage, Generation, Prompt, Rejected, Sampling
 from backends.prompt import Tool, ToolCall, ToolChoice
-from backends.remote_request import KINDS, compose
+from backends.remote_request import KINDS, compose, refusal
 from gateway.config import Remote
 
 Make = Callable[..., Generation]
@@ -53,6 +53,8 @@ def test_all_options(generation: Make, kind: str) -> None:
 def test_what_a_kind_cannot_honour_is_refused_by_name(generation: Make, kind: str, refused: set[str]) -> None:
     for field, value in ALL_OPTIONS.items():
         asked = generation(sampling=Sampling(max_tokens=9, **{field: value}))
+        foreseen = refusal(KINDS[kind], asked.prompt, asked.sampling)
+        assert (foreseen is not None) == (field in refused)
         if field in refused:
             with pytest.raises(Rejected, match=f"^{field}: .*{kind}") as caught:
                 compose(KINDS[kind], "big", asked)

@@ -24,6 +24,7 @@ class Backend:
     takes_tools = True
     recovering = False
     tripped = False
+    refusal: Any = None
     stream: Any = None
     warm: Any = None
     start: Any = None

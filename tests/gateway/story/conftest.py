@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from backends.backend import BackendError, Delta, Generation, Usage
+from backends.backend import BackendError, Delta, Generation, Rejected, Sampling, Usage
 from backends.prompt import Prompt
 from backends.tokenizer import Tokenizer
 from gateway.config import Price
@@ -46,6 +46,7 @@ class ScriptedBackend:
     context_length: int = 1000
     available: bool = True
     takes_tools: bool = True
+    never: Rejected | None = None  # what it refuses whatever is asked
     recovering: bool = False
     tripped: bool = False
     tokenizer: Tokenizer | None = field(default_factory=WordTokenizer)
@@ -55,6 +56,9 @@ class ScriptedBackend:
     seen: list[Generation] = field(default_factory=list)
     warmed: list[Generation] = field(default_factory=list)
     warming: float = 0.0  # seconds
+
+    def refusal(self, prompt: Prompt, sampling: Sampling) -> Rejected | None:
+        return self.never
 
     async def stream(self, generation: Generation) -> AsyncGenerator[Delta, None]:
         script = self.scripts[min(self.opened, len(self.scripts) - 1)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from backends.backend import CallPiece, Delta, Usage
+from backends.backend import CallPiece, Delta, Rejected, Usage
 from backends.prompt import ChatMessage, Prompt, Tool, ToolCall
 from classifier import Assessment
 from gateway.config import Server, Telemetry, Tenant
@@ -94,6 +94,19 @@ async def test_a_tier_that_knows_no_tools_is_left_out(rig: Rig) -> None:
     assert (await rig.say(ASK)).tier == "13b"
     assert (await rig.say(ASK, CALLED, RESULT, tools=())).tier == "13b"
     assert rig.large.seen[0].prompt.tools == TOOLS
+
+
+async def test_a_tier_whose_server_does_not_honour_a_field_is_left_out(rig: Rig) -> None:
+    """Whether a request was served used to hang on where its prompt would go."""
+    rig.small.never = Rejected("min_p: not there", "unsupported_parameter")
+    answer = await rig.say(ASK, tools=())
+    assert (answer.tier, answer.route.order) == ("13b", ("13b",))
+    assert rig.small.opened == 0
+    with pytest.raises(Rejected, match="min_p: not there"):
+        await rig.run(ASK, tools=(), model="7b")
+    rig.large.never = Rejected("min_p: nor here", "unsupported_parameter")
+    with pytest.raises(Rejected, match="min_p: nor here"):
+        await rig.run(ASK, tools=())
 
 
 async def test_where_nobody_knows_tools_they_are_refused_by_name(rig: Rig) -> None:

@@ -58,6 +58,9 @@ class Scripted:
     tripped: bool = False
     in_flight: int = 0
 
+    def refusal(self, prompt: Prompt, sampling: Sampling) -> None:
+        """It refuses nothing."""
+
     async def stream(self, generation: Generation) -> AsyncGenerator[Delta, None]:
         self.seen.append(generation)
         for delta in self.deltas:
