@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from backends.quantization.grid import Grid, Ranges
+from backends.quantization.grid import Grid, Ranges, moment
 from backends.quantization.grouped import Grouped
 
 Order = Literal["none", "static", "dynamic"]
@@ -18,8 +18,21 @@ DAMPING = 0.01  # so much of the mean of the diagonal is added to it, so that th
 _BLOCK = 128  # columns whose errors reach the later ones in one product
 
 
+def expected_moment(inputs: torch.Tensor) -> torch.Tensor:
+    """That of `inputs` float32 [tokens, in], with what columns have in common made smaller: [in, in].
+
+    How a few thousand tokens happen to depend on one another is mostly chance where there are as many columns, and what
+    columns make up for by it is new error in any other text. Shrinking towards the diagonal is what takes the least
+    risk (Ledoit and Wolf, 2004), the more the fewer tokens there are: by half for as many as columns.
+    """
+    tokens, columns = inputs.shape
+    seen = moment(inputs)
+    kept = tokens / (tokens + columns)
+    return (seen * kept).diagonal_scatter(seen.diagonal())
+
+
 def compensated(weight: torch.Tensor, moment: torch.Tensor, grid: Grid, order: Order = "static") -> Grouped:
-    """`weight` float32 [out, in] in integers, for inputs of `moment` [in, in], see `grid.moment`.
+    """`weight` float32 [out, in] in integers, for inputs of `moment` [in, in], see `expected_moment`.
 
     Raises ValueError for a moment that is not finite.
     """

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from backends.quantization import awq, gptq
-from backends.quantization.grid import Grid, moment
+from backends.quantization.grid import Grid
 from backends.quantization.grouped import Grouped
 from backends.quantization.packing import awq as awq_layout
 from backends.quantization.packing import compressed, fp8
@@ -186,7 +186,7 @@ class GptqPacked(_Packed):
 
 def _compensated(grid: Grid, order: gptq.Order, weight: torch.Tensor, inputs: torch.Tensor | None) -> Made:
     assert inputs is not None
-    return Made(gptq.compensated(weight, moment(inputs), grid, order))
+    return Made(gptq.compensated(weight, gptq.expected_moment(inputs), grid, order))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from backends.quantization.gptq import Order, compensated
+from backends.quantization.gptq import Order, compensated, expected_moment
 from backends.quantization.grid import Grid, evened, moment
 
 
@@ -91,3 +91,26 @@ def test_a_token_louder_than_all_others_does_not_decide_for_them() -> None:
         return error(inputs[1:], weight, made) / error(inputs[1:], weight, nearest)
 
     assert lost(evened(inputs)) < 0.6 < lost(inputs)
+
+
+def test_few_tokens_lose_less_of_another_text_than_rounding_does() -> None:
+    """As many tokens as columns, which depend on one another in a few ways and else by chance."""
+    grid = Grid(4, 32, symmetric=False)
+    weight, common = torch.randn(24, 192), torch.randn(8, 192)
+    seen, others = (torch.randn(n, 8) @ common + torch.randn(n, 192) for n in (192, 2000))
+    nearest = grid.nearest(weight, grid.ranges(weight)).dequantized()
+
+    def lost(moment: torch.Tensor) -> float:
+        made = compensated(weight, moment, grid).dequantized()
+        return error(others, weight, made) / error(others, weight, nearest)
+
+    assert lost(expected_moment(seen)) < 0.8 * lost(moment(seen))
+    assert lost(expected_moment(seen)) < 0.6
+
+
+def test_many_tokens_are_believed() -> None:
+    inputs = inputs_of(32, tokens=3168)
+    seen, expected = moment(inputs), expected_moment(inputs)
+    torch.testing.assert_close(expected.diagonal(), seen.diagonal())
+    apart = ~torch.eye(32, dtype=torch.bool)
+    torch.testing.assert_close(expected[apart], 0.99 * seen[apart])
