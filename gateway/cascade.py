@@ -25,7 +25,7 @@ from gateway.stakes import Verdict
 from gateway.telemetry import Traces
 from gateway.tiers import Replica, Tier
 
-MAX_ATTEMPTS = 3
+MAX_ATTEMPTS = 4  # three tiers, and the first of them again where the others are full
 DEADLINE_GRACE = 0.5  # seconds that a backend gets to end a generation by itself before the gateway does
 
 Start = Callable[[Tier, Replica, Entry, bool], AsyncGenerator[Delta, None]]

@@ -190,7 +190,7 @@ class Cascade(_Section, frozen=True):
     hold_ms: Annotated[float, Meta(gt=0, le=600_000)] | None = None  # milliseconds likewise; 1,500
     # P(good) from which an answer is kept; 0.5, or with a goal in the policy what a dearer tier's is worth at its cost
     threshold: Share | None = None
-    max_attempts: Annotated[int, Meta(ge=1, le=10)] | None = None  # of a request, failover included; 3
+    max_attempts: Annotated[int, Meta(ge=1, le=10)] | None = None  # of a request, failover included; 4
     speculative: bool | None = None  # the next tier reads the prompt while confidence sags; true
 
 

@@ -16,7 +16,7 @@ from gateway.stakes import Above, Stakes
 
 logger = logging.getLogger(__name__)
 
-DEFAULTS = Cascade(when="hold", hold_tokens=32, hold_ms=1500.0, max_attempts=3, speculative=True)
+DEFAULTS = Cascade(when="hold", hold_tokens=32, hold_ms=1500.0, max_attempts=4, speculative=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from backends.backend import Delta, Rejected, Unavailable, Usage
+from backends.backend import Delta, Overloaded, Rejected, Unavailable, Usage
 from gateway.cascade import Attempt
 from gateway.holding import Ahead
 from gateway.ledger import ABORTED, ESCALATED, RUNNING, Entry
@@ -111,6 +111,18 @@ async def test_a_held_back_one_is_asked_again_where_no_dearer_tier_answers(rig: 
     with pytest.raises(Unavailable, match="gone"):
         await rig.run(max_attempts=3)
     assert rig.idle()
+
+
+async def test_where_all_dearer_tiers_are_full_the_first_one_answers_after_all(rig: Rig) -> None:
+    """With what is usual, nothing set: an answer that may be wrong is more than none."""
+    rig.scripts |= {
+        "7b": rig.confident.answer(*[rig.confident.UNSURE] * 50),
+        "13b": [Overloaded("full")],
+        "70b": [Overloaded("full")],
+    }
+    attempt = await rig.run()
+    assert attempt.tier.name == "7b" and rig.opened() == [2, 1, 1]
+    await attempt.rest.aclose()
 
 
 async def test_whom_nobody_provided_for_is_not_asked_though_the_next_one_fails(rig: Rig) -> None:
