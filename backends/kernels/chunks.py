@@ -97,11 +97,16 @@ def _cap(scores: Array, count: int, cap: Any) -> None:
 @jit
 def _hide(scores: Array, count: int, start: int, position: int, group: int, window: int, value: Any) -> None:
     """Write `value` where a query does not see the key: after its token, or before its window."""
+    lanes = scores.shape[1]
     for j in range(count):
-        for m in range(scores.shape[1]):
-            behind = position + m // group - (start + j)
-            if behind < 0 or behind >= window:
-                scores[j, m] = value
+        behind = start + j - position  # tokens of the chunk that the key comes after
+        first = min(max(behind, 0) * group, lanes)
+        last = min(min(max(behind + window, 0), lanes) * group, lanes)
+        row = scores[j]
+        for m in range(first):
+            row[m] = value
+        for m in range(last, lanes):
+            row[m] = value
 
 
 @jit

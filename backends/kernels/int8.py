@@ -129,10 +129,10 @@ def _multiply(
     for row in range(0, tall, _TALL):
         _tall_tile(x, row, weight, item, sums)
         for r in range(_TALL):
-            finish_tile(row + r, sums, r, 0, first, scales, offsets, channel, bias, out)
+            finish_tile(row + r, sums, r, first, scales, offsets, channel, bias, out)
     for row in range(tall, rows):
         _flat_tile(x, row, weight, item, sums)
-        finish_tile(row, sums, 0, 0, first, scales, offsets, channel, bias, out)
+        finish_tile(row, sums, 0, first, scales, offsets, channel, bias, out)
 
 
 @jit
@@ -145,8 +145,7 @@ def finish(sums: Array, scales: Array, offsets: Array, channel: Array, bias: Arr
 def _finish_row(
     row: int, sums: Array, scales: Array, offsets: Array, channel: Array, bias: Array, out: Array
 ) -> None:
-    for first in range(0, out.shape[1], WIDE):
-        finish_tile(row, sums, row, first, first, scales, offsets, channel, bias, out)
+    finish_tile(row, sums, row, 0, scales, offsets, channel, bias, out)
 
 
 @jit
@@ -154,7 +153,6 @@ def finish_tile(
     row: int,
     sums: Array,
     at: int,
-    left: int,
     first: int,
     scales: Array,
     offsets: Array,
@@ -162,10 +160,10 @@ def finish_tile(
     bias: Array,
     out: Array,
 ) -> None:
-    """sums[at, left:], which begins with channel `first`, into row `row` of `out`: WIDE channels at most."""
-    scale, end = scales[row], min(first + WIDE, out.shape[1])
+    """sums[at], which begins with channel `first` and may go beyond the last one, into row `row` of `out`."""
+    scale, end = scales[row], min(first + sums.shape[1], out.shape[1])
     # Slices, since an index that might be negative keeps a loop from vectorising.
-    own, added, offset, factor = sums[at, left:], bias[first:end], offsets[first:end], channel[first:end]
+    own, added, offset, factor = sums[at], bias[first:end], offsets[first:end], channel[first:end]
     target = out[row, first:end]
     for i in range(len(target)):
         value = np.float32(own[i] - offset[i]) * (scale * factor[i]) + added[i]

@@ -16,7 +16,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from backends.kernels.int8 import WIDE, finish_tile
+from backends.kernels.int8 import finish_tile
 from backends.kernels.team import jit, share
 
 Array = NDArray[Any]
@@ -25,7 +25,9 @@ NARROW, PAIR = 16, 2  # channels of a block, columns of a product
 
 _LANES, _TALL = 8, 4  # channels of a register of sums, rows of a large tile
 _REGISTERS = NARROW // _LANES
-_PER_ITEM = WIDE // NARROW
+_PER_ITEM = 2  # blocks of an item of work
+_WIDE = _PER_ITEM * NARROW
+_PANEL = 128  # rows of one
 _I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _SUMS, _SHORTS = ir.VectorType(_I32, _LANES), ir.VectorType(_I16, _LANES * PAIR)
 _BYTES = ir.VectorType(_I8, _LANES * PAIR)
@@ -36,25 +38,29 @@ def multiply(
     x: Array, scales: Array, weight: Array, offsets: Array, channel: Array, bias: Array, out: Array
 ) -> None:
     """As `int8.multiply`, for `x` int16 [rows, columns of the packed weight] around zero, so that `offsets` are 0."""
-    share(_multiply, len(weight) // _PER_ITEM, (x, scales, weight, offsets, channel, bias, out))
+    parts, panels = -(-out.shape[1] // _WIDE), -(-len(x) // _PANEL)
+    share(_multiply, parts * panels, (panels, x, scales, weight, offsets, channel, bias, out))
 
 
 @jit
 def _multiply(
-    item: int, x: Array, scales: Array, weight: Array, offsets: Array, channel: Array, bias: Array, out: Array
-) -> None:
-    rows, first = len(x), item * WIDE
-    sums = np.empty((_TALL, WIDE), np.int32)
-    tall = rows // _TALL * _TALL
-    for row in range(0, tall, _TALL):
-        for block in range(_PER_ITEM):
-            _tall_tile(x, row, weight, item * _PER_ITEM + block, sums, block * NARROW)
+    item: int, panels: int, x: Array, scales: Array, weight: Array, offsets: Array, channel: Array, bias: Array,
+    out: Array,
+) -> None:  # fmt: skip
+    """Small items, so that no thread has much to do when the others are done."""
+    begin, part = item % panels * _PANEL, item // panels
+    rows, block, first = min(begin + _PANEL, len(x)), part * _PER_ITEM, part * _WIDE
+    sums = np.empty((_TALL, _WIDE), np.int32)
+    tall = begin + (rows - begin) // _TALL * _TALL
+    for row in range(begin, tall, _TALL):
+        for place in range(_PER_ITEM):
+            _tall_tile(x, row, weight, block + place, sums, place * NARROW)
         for r in range(_TALL):
-            finish_tile(row + r, sums, r, 0, first, scales, offsets, channel, bias, out)
+            finish_tile(row + r, sums, r, first, scales, offsets, channel, bias, out)
     for row in range(tall, rows):
-        for block in range(_PER_ITEM):
-            _flat_tile(x, row, weight, item * _PER_ITEM + block, sums, block * NARROW)
-        finish_tile(row, sums, 0, 0, first, scales, offsets, channel, bias, out)
+        for place in range(_PER_ITEM):
+            _flat_tile(x, row, weight, block + place, sums, place * NARROW)
+        finish_tile(row, sums, 0, first, scales, offsets, channel, bias, out)
 
 
 def _tile(rows: int) -> Any:
@@ -77,7 +83,7 @@ def _tile(rows: int) -> Any:
             weights = builder.gep(arrays[1].data, [builder.mul(values[3], builder.mul(width, _I64(NARROW)))])
             for place, result in enumerate(_dot_loop(builder, pairs, starts, weights)):
                 row, register = divmod(place, _REGISTERS)
-                at = builder.add(values[5], _I64(row * WIDE + register * _LANES))
+                at = builder.add(values[5], _I64(row * _WIDE + register * _LANES))
                 target = builder.gep(arrays[2].data, [at])
                 builder.store(result, builder.bitcast(target, _SUMS.as_pointer()), align=4)
             return context.get_dummy_value()

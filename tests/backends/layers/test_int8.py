@@ -53,7 +53,7 @@ def sums_of(product: type[Product], x: torch.Tensor, weight: torch.Tensor) -> to
 
 @pytest.mark.parametrize("product", PRODUCTS)
 @pytest.mark.parametrize(("columns", "channels"), SHAPES)
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 8, 31, 32, 33, 40])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 8, 31, 32, 33, 40, 131])
 def test_a_product_is_the_integer_product(
     product: type[Product], columns: int, channels: int, rows: int
 ) -> None:
