@@ -5,6 +5,7 @@ however a prompt is cut, see `softmax`. With instructions for products of bfloat
 faster that long spans are worth a copy of their keys and values; they are longer than any draft.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,18 +14,18 @@ import torch
 from numpy.typing import NDArray
 
 from backends.instructions import cpu_has_bfloat16
-from backends.kernels import between, draws, int8, loops
+from backends.kernels import between, draws, int8, loops, stack
 from backends.kernels import signals as sureness
 from backends.kernels.attention import FEW, Plan, attend
-from backends.kernels.layout import PLAIN, KVCache, Layout, Scheme
+from backends.kernels.layout import ENDLESS, PLAIN, KVCache, Layout, Scheme
 from backends.kernels.reference import Kernels, Linear
 from backends.kernels.sides import array, side
+from backends.kernels.stack import Stack
 
 Array = NDArray[Any]
 Part = tuple[torch.Tensor, torch.Tensor]  # attention over some of the keys, and its log-sum-exp
 
 COPIED = 32  # tokens of a span from which on torch's kernel is the faster one, with instructions for bfloat16
-ENDLESS = 2**62  # a window that hides nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,8 @@ class Cpu(Kernels):
         super().__init__(cache, cos, sin, heads, scheme)
         self._cache = side(cache.keys, cache.key_scales), side(cache.values, cache.value_scales)
         self._rope = cos.numpy(), sin.numpy()
+        self._rules = stack.rules_of(self.rules)
+        self._stack: tuple[Sequence[Any], Stack | None] = (), None  # blocks, and what became of them
         self._most = int8.FEW if int8.cpu_has("avx512vnni") else ENDLESS  # rows of a product in loops
 
     def add_norm(
@@ -111,8 +114,7 @@ class Cpu(Kernels):
     def attention(self, layer: int, qkv: torch.Tensor, layout: Layout) -> torch.Tensor:
         out = qkv.new_empty(qkv.shape[0], self.heads * self.head_dim)
         rule = self.rules[layer]
-        copies = qkv.dtype == torch.bfloat16 and cpu_has_bfloat16() and self.soft_cap is None
-        shares = self._shares(layout, copies, windowed=rule.window is not None)
+        shares = self._shares(layout, qkv.dtype, windowed=rule.window is not None)
         projections, plan = array(qkv), shares.plan
         loops.rotate_store(
             layer,
@@ -145,12 +147,55 @@ class Cpu(Kernels):
             out[tokens] = self.attend_gathered(layer, q, layout, index).flatten(1)
         return out
 
-    def _shares(self, layout: Layout, copies: bool, windowed: bool) -> Shares:
+    def blocks(
+        self,
+        blocks: Sequence[Any],
+        residual: torch.Tensor,
+        update: torch.Tensor,
+        layout: Layout,
+        eps: float,
+        activation: str,
+    ) -> bool:
+        if len(update) > int8.FEW or (weights := self._stacked(blocks)) is None:
+            return False
+        shares = self._shares(layout, update.dtype, windowed=False)
+        if shares.copied:
+            return False
+        stack.run(
+            residual.numpy(),
+            array(update),
+            np.float32(eps),
+            weights.norms,
+            weights.linears,
+            weights.addresses,
+            self._rules,
+            self.head_dim,
+            np.float32(self.scale),
+            np.float32(self.soft_cap or 0),
+            activation == "gelu",
+            *self._rope,
+            *self._cache,
+            layout.positions,
+            layout.angles,
+            layout.rows,
+            layout.tables,
+            shares.plan.pieces,
+            shares.plan.groups,
+        )
+        return True
+
+    def _stacked(self, blocks: Sequence[Any]) -> Stack | None:
+        if self._stack[0] is not blocks:
+            self._stack = blocks, Stack.of(blocks)
+        return self._stack[1]
+
+    def _shares(self, layout: Layout, dtype: torch.dtype, windowed: bool) -> Shares:
         """By the length of a span alone, so that its answer does not depend on its neighbours.
 
         What hides more than the future costs torch's kernel more than it saves.
         """
         if windowed not in layout.plans:
+            copies = dtype == torch.bfloat16 and cpu_has_bfloat16() and self.soft_cap is None
             least = COPIED if copies and not windowed else np.inf
             spans = [
                 (row, int(layout.firsts[row]), layout.spans[row])

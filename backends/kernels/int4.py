@@ -25,7 +25,7 @@ from backends.kernels.team import jit, share
 Array = NDArray[Any]
 
 GROUP, LANES = 32, 8  # columns of a group, channels of a register of sums
-WIDE = 64  # channels of an item of work
+WIDE = 32  # channels of an item of work
 
 _TALL = 4  # rows of a large tile
 _LOADS, _QUAD = 4, 4  # registers of a group's weights, columns that lie together

@@ -18,6 +18,8 @@ Ints = NDArray[np.int32]
 # On GPUs a span of this many tokens is long: it has work enough for them without its context being shared out.
 LONG = 16
 
+ENDLESS = 2**62  # a window that hides nothing
+
 
 @dataclass(frozen=True, slots=True)
 class Span:

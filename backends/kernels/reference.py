@@ -5,6 +5,7 @@ D head size, C context of one sequence.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -75,6 +76,21 @@ class Kernels:
         """The gated MLP of what `add_norm` gives; `activation`: silu or gelu."""
         gate = self.gelu_mul if activation == "gelu" else self.silu_mul
         return down(gate(self.project(residual, update, weight, eps, gate_up)))
+
+    def blocks(
+        self,
+        blocks: Sequence[Any],
+        residual: torch.Tensor,
+        update: torch.Tensor,
+        layout: Layout,
+        eps: float,
+        activation: str,
+    ) -> bool:
+        """Run all blocks of a model at once where that is faster than one by one, and say whether.
+
+        `blocks` and what becomes of `residual`: see `backends.models.decoder`; `update` becomes the next one.
+        """
+        return False
 
     def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """The RMS norm of `x` [T, width] itself, see `add_norm`."""

@@ -53,6 +53,12 @@ def jit(function: F, freedom: frozenset[str] = frozenset()) -> F:
     return compiled
 
 
+def without_lock(function: F) -> F:
+    """`jit` for what takes so long that other threads of Python shall run meanwhile."""
+    compiled: F = njit(cache=True, error_model="numpy", fastmath=set(), nogil=True)(function)
+    return compiled
+
+
 def for_maxima(function: F) -> F:
     """`jit` for the largest of some numbers. It vectorises only where NaN and the sign of zero are of no concern:
     among NaNs the answer is any of them or any other."""

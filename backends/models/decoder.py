@@ -57,12 +57,14 @@ class Decoder:
         """
         update = embed(self.embedding, ids, self.config, self.shared)
         residual = torch.zeros(update.shape, dtype=torch.float32, device=update.device)
-        for layer, block in enumerate(self.blocks):
-            update = through(layer, block, self.config, residual, update, layout, kernels)
+        eps, activation = self.config.norm_eps, self.config.activation
+        if not kernels.blocks(self.blocks, residual, update, layout, eps, activation):
+            for layer, block in enumerate(self.blocks):
+                update = through(layer, block, self.config, residual, update, layout, kernels)
         if not len(wanted):
             return self.embedding.new_empty(0, self.vocab_size)
         residual, update = residual.index_select(0, wanted), update.index_select(0, wanted)
-        return self._logits(kernels.add_norm(residual, update, self.norm, self.config.norm_eps))
+        return self._logits(kernels.add_norm(residual, update, self.norm, eps))
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
         logits, cap = self.head(x), self.config.logit_cap
