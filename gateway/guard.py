@@ -12,6 +12,10 @@ FAILURES = 3  # in a row
 PAUSE = 0.5  # seconds
 
 
+class _Slow(Exception):
+    """This answer takes too long, and the server answers others."""
+
+
 class Guard:
     """One server's. A single silence is enough to leave it in peace; see `gateway.pulse`."""
 
@@ -37,12 +41,13 @@ class Guard:
         """
         resting = resting or failures("the store is left in peace after several failures")
         silence = failures("the store is silent")
-        slow = failures("the store is slow")
         try:
             with self._breaker.asking(failures=failures, answers=answers, resting=resting):
                 if self._pulse is None:
                     return await question
-                return await self._pulse.heard(question, silence, slow, SILENT if hurried else LONG)
+                return await self._pulse.heard(question, silence, _Slow(), SILENT if hurried else LONG)
+        except _Slow:
+            raise failures("the store is slow") from None
         except failures as error:
             if error is silence:
                 self._breaker.trip()
