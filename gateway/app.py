@@ -1,6 +1,7 @@
 """The composition root: everything built from the configuration, started and stopped in order."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from starlette.applications import Starlette
 
 from backends.wire import EngineConfig
 from classifier.model import Classifier
+from gateway import learned
 from gateway.api.admin import Changes
 from gateway.archive import Archive
 from gateway.config import Config, Tenant
@@ -38,6 +40,8 @@ from gateway.telemetry import Traces
 from gateway.tenants import Tenants, server_secret
 from gateway.weights import open_judges
 from prefixcache.affinity import Affinity
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +106,8 @@ class Works:
         self._desk = self._new_desk(config)
         self._judges = open_judges(config)
         self._judges.announce()
+        if (told := learned.unknown(config, self._classifier.usual)) is not None:
+            logger.warning("%s", told)
         self._affinity = Affinity()
         self._watch = Watch(engine_models(config))
         self._engines = (

@@ -26,8 +26,13 @@ class Desk:
     def check(self, tenants: Sequence[Tenant]) -> None:
         """Raises ValueError for a goal over tiers that the classifier cannot tell apart."""
         for tenant in tenants:
-            for wanted in (tenant.policy, *self._shadows.values()):
-                self._policy(tenant, wanted, None)
+            wanted = {"policy": tenant.policy}
+            wanted |= {f"shadow_policies.{name}": policy for name, policy in self._shadows.items()}
+            for place, policy in wanted.items():
+                try:
+                    self._policy(tenant, policy, None)
+                except ValueError as error:
+                    raise ValueError(f"{tenant.name}: {place}.{error}") from error
 
     def change(self, tiers: Sequence[Tier]) -> None:
         """Weights were solved for the old prices, where these are others."""
@@ -80,9 +85,7 @@ class Desk:
         goal = wanted.goals[0]
         if unknown:
             known = ", ".join(self._sample)
-            raise ValueError(
-                f"{tenant.name}: policy.{goal.kind}: the classifier knows {known}, not {', '.join(unknown)}"
-            )
+            raise ValueError(f"{goal.kind}: the classifier knows {known}, not {', '.join(unknown)}")
         return Balance(
             goal, wanted.least, [t.name for t in tiers], self._sample, [tier.price for tier in tiers]
         )

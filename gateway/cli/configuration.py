@@ -18,12 +18,19 @@ def add(commands: "Commands") -> None:
 
 
 def check_file(options: argparse.Namespace) -> int:
-    """Raises ConfigError. Quality gates are checked too, of models that are on this machine."""
-    from gateway import quality
+    """Raises ConfigError, ValueError. Checked too are quality gates, the classifier and the calibration, as far as
+    they are on this machine."""
+    from gateway import learned, quality
     from gateway.configfile import load_config
 
     config = load_config(options.file, quality.faults)
+    try:
+        notes = list(learned.checked(config))
+    except ValueError as error:
+        raise ValueError(f"{options.file}: {error}") from error
     print(f"{options.file}: no mistakes")
+    for note in notes:
+        print(f"{options.file}: {note}")
     for model in quality.unchecked(config):
         print(
             f"{options.file}: the quality gate of {model} is not checked, as the model is not on this machine"
