@@ -22,6 +22,7 @@ from gateway.weights import weights_of
 
 PARALLEL = 32  # answers at a time
 TRIES = 6  # of an answer, since a server may be busy or an engine come back
+BEGINS = 60  # characters of a prompt, by which people find it
 WAIT = 1.0  # seconds after the first one, and twice as long after each other
 
 Tell = Callable[[Sample, str, str], None]
@@ -122,6 +123,14 @@ class _Clerk:
         self._assess = assess
 
     async def recording(self, sample: Sample) -> Recording:
+        """Raises BackendError, ValueError naming a sample that the tier or the judge cannot take."""
+        try:
+            return await self._graded(sample)
+        except Rejected as error:
+            begins = f"the sample that begins {sample.words[:BEGINS]!r}"
+            raise ValueError(f"{self._tier}: {begins}: {error.message}") from error
+
+    async def _graded(self, sample: Sample) -> Recording:
         sampling = Sampling(max_tokens=sample.max_tokens, temperature=0.0, signals=True)
         deltas = await self._answer(self._tier, sample.asked, sampling)
         text = text_of(deltas)
@@ -159,8 +168,5 @@ class _Clerk:
         backend = min(self._backends[tier], key=lambda each: each.in_flight)
         id = f"calibrate-{secrets.token_hex(4)}"
         generation = Generation(id=id, prompt=prompt, ids=None, sampling=sampling, traffic="batch")
-        try:
-            async with contextlib.aclosing(backend.stream(generation)) as deltas:
-                return [delta async for delta in deltas]
-        except Rejected as error:
-            raise ValueError(f"{tier}: {error.message}") from error
+        async with contextlib.aclosing(backend.stream(generation)) as deltas:
+            return [delta async for delta in deltas]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from backends.backend import BackendError, Delta, Generation, Overloaded, Unavailable, Usage
+from backends.backend import BackendError, Delta, Generation, Overloaded, Rejected, Unavailable, Usage
 from classifier import Assessment
 from gateway.config import Config, Remote, Tier
 from gateway.learning import recorder
@@ -88,3 +88,12 @@ async def test_who_never_answers_ends_the_run_and_what_was_answered_stays(
         assert len(waits) == recorder.TRIES - 1
         await put([], book, monkeypatch)
         assert len(book.recordings) == 3
+
+
+async def test_a_sample_that_cannot_be_taken_is_named(
+    tmp_path: Path, waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Book(tmp_path / "r.jsonl") as book:
+        with pytest.raises(ValueError, match=r"^small: the sample that begins 'Say 0\.': too long$"):
+            await put([Rejected("too long")], book, monkeypatch)
+    assert waits == []
