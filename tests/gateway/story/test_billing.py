@@ -1,21 +1,34 @@
 """Who pays for a chain of attempts: one reservation for its worst case, settled on what came of it, to the token."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from msgspec import structs
 
-from backends.backend import DeadlineExceeded, Delta, Generation, Timings, Unavailable, Usage
+from backends.backend import (
+    BackendError,
+    DeadlineExceeded,
+    Delta,
+    Generation,
+    Overloaded,
+    Timings,
+    Unavailable,
+    Usage,
+)
 from backends.prompt import ChatMessage, Prompt
 from classifier import Assessment
 from gateway.config import Cascade, Limits, Price, Server, Telemetry, Tenant
 from gateway.config import Tier as TierConfig
 from gateway.desk import Desk
 from gateway.dispatch import Dispatcher
+from gateway.errors import ApiError
 from gateway.judges import Judges, Weights
 from gateway.ledger import Ledger
 from gateway.limits import Amount, Reservation
@@ -60,15 +73,17 @@ class Rig:
         self.sessions = SqliteSessions(folder / "sessions.sqlite", always(60.0))
         self.ledger = Ledger()
 
-    def dispatcher(self, billing: Any = "attempts") -> Dispatcher:
-        runs = {tier.name: [Weights("m" if tier.name == "7b" else "x", "bfloat16")] for tier in self.tiers}
+    def dispatcher(self, billing: Any = "attempts", judged: Sequence[str] = ("7b",)) -> Dispatcher:
+        runs = {tier.name: [Weights("m" if tier.name in judged else "x", "bfloat16")] for tier in self.tiers}
         return Dispatcher(
             tiers=self.tiers,
             aliases={},
             server=Server(default_max_tokens=50),
             meter=Meter(self.limits, MemoryLimits(), self.metrics),
             memory=Memory(self.sessions, self.metrics),
-            assess=lambda text: Assessment(task="qa", good={"7b": 0.9, "70b": 0.9}, seconds=0.001),
+            assess=lambda text: Assessment(
+                task="qa", good=dict.fromkeys(("7b", "13b", "70b"), 0.9), seconds=0.001
+            ),
             desk=Desk([], {}, {}),
             affinity=Affinity(),
             salts={"acme": b"salt"},
@@ -178,6 +193,50 @@ async def test_a_tier_that_is_passed_over_changes_nothing_of_what_is_reserved(
     assert [entry.tier for entry in rig.ledger.entries] == ["7b", "70b"]
     small, large = (12 * 100 + 100 * 200) / 1e6, (12 * 1000 + 100 * 2000) / 1e6
     assert rig.limits.reserved[0].money == billionths(small + large)
+
+
+ENDS = ("sure", "unsure", "short", "full", "dies", "down")
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    ends=st.tuples(*[st.sampled_from(ENDS)] * 3),
+    money=st.none() | st.integers(1, 60),  # tenths of what the large tier takes alone
+    when=st.sampled_from(["hold", "end"]),
+    attempts=st.integers(1, 4),
+    billing=st.sampled_from(["attempts", "answer"]),
+)
+async def test_whatever_comes_no_more_is_charged_than_is_reserved_and_allowed(
+    rig: Rig, backend: Make, tier_of: Make, ends: tuple[str, ...], money: int | None, when: Any, attempts: int,
+    billing: Any,
+) -> None:  # fmt: skip
+    """Each answer is as long as it may be."""
+    usage = Usage(prompt_tokens=12, completion_tokens=40)
+    scripts: dict[str, list[Delta | BackendError]] = {
+        name: [*(body := rig.confident.answer(*[sign] * length))[:-1], structs.replace(body[-1], usage=usage)]
+        for name, sign, length in (
+            ("sure", rig.confident.SURE, 40), ("unsure", rig.confident.UNSURE, 40), ("short", rig.confident.UNSURE, 9)
+        )
+    } | {"full": [Overloaded("full")], "down": []}  # fmt: skip
+    scripts["dies"] = [*scripts["sure"][:20], Unavailable("died")]
+    prices = Price(input=100, output=200), Price(input=300, output=600), Price(input=1000, output=2000)
+    names = "7b", "13b", "70b"
+    rig.tiers = [
+        tier_of(name, backend(f"{name}/0", scripts[end], available=end != "down"), price=price)
+        for name, end, price in zip(names, ends, prices, strict=True)
+    ]
+    rig.metrics, rig.limits = Metrics(names, {"7b/0": "m"}, ["acme"]), Watched()
+    large = (12 * 1000 + 40 * 2000) / 1e6
+    most = None if money is None else large * money / 20
+    request = rig.request(max_tokens=40, most=most, cascade={"when": when, "max_attempts": attempts})
+    with contextlib.suppress(BackendError, ApiError):
+        await rig.text(await rig.dispatcher(billing, judged=names[:2]).run(request))
+    assert len(rig.limits.reserved) == len(rig.limits.settled)
+    for reserved, settled in zip(rig.limits.reserved, rig.limits.settled, strict=True):
+        assert settled.money <= reserved.money and settled.tokens <= reserved.tokens
+        assert most is None or settled.money <= billionths(most)
+        assert settled.money == sum(billionths(each.cost) for each in rig.ledger.entries if each.billed)
+    assert len(rig.ledger.entries) <= attempts
 
 
 async def test_who_leaves_while_it_is_judged_pays_what_was_made(rig: Rig) -> None:
