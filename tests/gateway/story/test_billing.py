@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -206,6 +206,8 @@ ENDS = ("sure", "unsure", "short", "full", "dies", "down")
     attempts=st.integers(1, 4),
     billing=st.sampled_from(["attempts", "answer"]),
 )
+@example(ends=("unsure", "full", "sure"), money=21, when="end", attempts=4, billing="attempts")
+@example(ends=("unsure", "down", "sure"), money=None, when="end", attempts=4, billing="attempts")
 async def test_whatever_comes_no_more_is_charged_than_is_reserved_and_allowed(
     rig: Rig, backend: Make, tier_of: Make, ends: tuple[str, ...], money: int | None, when: Any, attempts: int,
     billing: Any,
