@@ -53,6 +53,22 @@ async def test_code_is_run(answer: str, right: bool) -> None:
     assert await good(checker, answer, nobody) is right
 
 
+@pytest.mark.parametrize(
+    ("pattern", "answer", "right"),
+    [
+        ("(?i)no\\.?", " NO.\n", True),
+        ('"?it\'s \\\\ \\\\n"?', "it's \\ \\n", True),
+        ("(?s).*", "\ud800\x00 数学 🎉", True),
+        ("(a+)+b", "a" * 40, False),  # a day's work
+    ],
+)
+async def test_a_pattern_is_held_to_its_time(
+    monkeypatch: pytest.MonkeyPatch, pattern: str, answer: str, right: bool
+) -> None:
+    monkeypatch.setattr("gateway.learning.sandbox.runs_through.__defaults__", (2.0,))
+    assert await good(Regex(pattern), answer, nobody) is right
+
+
 async def test_a_model_is_asked() -> None:
     heard = []
 
