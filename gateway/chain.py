@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gateway.limits import NOTHING, Amount
+from gateway.limits import Amount
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class Chain:
 
     def worst(self) -> Amount:
         """What the request takes at most, wherever it begins."""
-        return _most([self._charged(path) for path in self.paths()])
+        return _most([charged for _, charged in self.paths()])
 
     def provides(self, wanting: Sequence[str], tier: str) -> bool:
         """Whether the tier may answer where the answers of `wanting` were not good enough: within the attempts, within
@@ -41,30 +41,37 @@ class Chain:
         by_name = {link.tier: link for link in self.links}
         if len(wanting) >= by_name[wanting[0]].attempts:
             return False
-        charged = self._charged([by_name[name] for name in (*wanting, tier)])
-        return self._affordable(charged) and _most([charged, self.worst()]) == self.worst()
+        charged = by_name[tier].amount
+        if self.whole:
+            charged = sum((by_name[name].amount for name in wanting), charged)
+        return self._affordable(charged) and _most([charged, worst := self.worst()]) == worst
 
-    def paths(self) -> Iterator[Sequence[Link]]:
-        """All that may answer one after the other, each dearer than the one before."""
+    def paths(self) -> Iterator[tuple[Sequence[Link], Amount]]:
+        """All that may answer one after the other, each dearer than the one before, and what they take together."""
         for at, first in enumerate(self.links):
-            yield from self._from((first,), self.links[at + 1 :])
+            if first.judged:
+                yield from self._from((first,), first.amount, self.links[at + 1 :])
+            else:
+                yield (first,), first.amount
 
-    def _from(self, path: tuple[Link, ...], dearer: Sequence[Link]) -> Iterator[Sequence[Link]]:
-        yield path
+    def _from(
+        self, path: tuple[Link, ...], charged: Amount, dearer: Sequence[Link]
+    ) -> Iterator[tuple[Sequence[Link], Amount]]:
+        yield path, charged
         if not path[-1].judged or len(path) >= path[0].attempts:
             return
         for at, link in enumerate(dearer):
-            if self._affordable(self._charged((*path, link))):
-                yield from self._from((*path, link), dearer[at + 1 :])
-
-    def _charged(self, path: Sequence[Link]) -> Amount:
-        return sum((link.amount for link in path), NOTHING) if self.whole else path[-1].amount
+            more = charged + link.amount if self.whole else link.amount
+            if self._affordable(more):
+                yield from self._from((*path, link), more, dearer[at + 1 :])
 
     def _affordable(self, amount: Amount) -> bool:
         return self.limit is None or amount.money <= self.limit
 
 
 def _most(amounts: Sequence[Amount]) -> Amount:
+    if len(amounts) == 1:
+        return amounts[0]
     return Amount(
         tokens=max(amount.tokens for amount in amounts),
         input=max(amount.input for amount in amounts),

@@ -38,7 +38,7 @@ THREE = (link("7b", 10), link("13b", 30), link("70b", 100, judged=False))
     ],
 )
 def test_how_far(of: Chain, from_7b: list[str]) -> None:
-    paths = [[link.tier for link in path] for path in of.paths()]
+    paths = [[link.tier for link in path] for path, _ in of.paths()]
     assert [" ".join(path[1:]) for path in paths if path[0] == "7b" and path[1:]] == from_7b
 
 
@@ -76,10 +76,10 @@ def test_no_chain_that_may_happen_costs_more(
     ]
     of = Chain(links=links, limit=limit, whole=whole)
     provided = of.worst()
-    for path in of.paths():
+    for path, amount in of.paths():
         assert 1 <= len(path) <= path[0].attempts and all(each.judged for each in path[:-1])
         charged = sum(each.amount.money for each in path) if whole else path[-1].amount.money
-        assert charged <= provided.money
+        assert charged == amount.money <= provided.money
         assert len(path) == 1 or limit is None or charged <= limit
         if len(path) > 1:
             assert of.provides([each.tier for each in path[:-1]], path[-1].tier)
