@@ -6,6 +6,7 @@ Called with the names of GROUPS. `compiled`: how many of the kernels were not fo
 import hashlib
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -14,9 +15,10 @@ import torch
 from numpy.typing import NDArray
 
 from backends.kernels import attention as attending
-from backends.kernels import between, draws, int4, int8, int8_avx2, loops, signals
+from backends.kernels import between, draws, int4, int8, int8_avx2, loops, signals, stack
 from backends.kernels.cpu import Cpu
 from backends.kernels.layout import KVCache, Layout, Scheme, Span
+from backends.layers.int8 import Int8Linear
 
 Array = NDArray[Any]
 
@@ -26,7 +28,7 @@ NOISE = np.random.default_rng(0)
 ENTRIES: list[Any] = [
     loops.add_norm, loops.silu_mul, loops.gelu_mul, loops.rotate_store, draws.draw, signals.signals, attending.attend,
     int8.quantize, int8.rotate, int8.finish, int8_avx2.multiply, int4.quantize, int4.multiply, between.product,
-    between.project, between.feed_forward,
+    between.project, between.feed_forward, stack.run,
 ]  # fmt: skip
 
 
@@ -124,9 +126,26 @@ def together() -> Iterator[tuple[str, Any]]:
     yield "feed forward", result
 
 
+def stacked() -> Iterator[tuple[str, torch.Tensor]]:
+    """A block of eight bits in one call."""
+    ours, kept = kernels(torch.float32, Scheme())
+    wide = HEADS * SIZE
+    shapes = {"qkv": (wide + 2 * KV_HEADS * SIZE, wide), "output": (wide, wide)}
+    shapes |= {"gate_up": (2 * wide, wide), "down": (wide, wide)}
+    linears = {name: Int8Linear(tensor(*shape)) for name, shape in shapes.items()}
+    norms = {"attention_norm": tensor(wide), "mlp_norm": tensor(wide), "head_norms": None, "post_norms": None}
+    residual, update = tensor(ROWS, wide), tensor(ROWS, wide)
+    layout = Layout([Span(0, ROWS, [3])], kept)
+    assert ours.blocks([SimpleNamespace(**linears, **norms)], residual, update, layout, 1e-5, "silu")
+    yield "stack", update
+    yield "stack residual", residual
+
+
 def attention() -> Iterator[tuple[str, Any]]:
     yield from attended(torch.float32, Scheme(soft_cap=20.0))
     yield from attended(torch.int8, Scheme())
+    if int8.cpu_has("avx2"):
+        yield from stacked()
 
 
 def products() -> Iterator[tuple[str, Any]]:
