@@ -1,17 +1,16 @@
 """What four bits cost: perplexity of a text by weights rounded to the nearest, by AWQ and by GPTQ, in groups of a size.
 
 Each model is written by `headrace quantize`, read back as any checkpoint is, and computes in float32. The text, prose
-and a manual of our own, is not what the methods have watched the models on, the prompts of everyday tasks. A line's
+and a manual of our own, is not what the methods have watched the models on, as ever their own words. A line's
 peer is rounding with the same zeros, in the middle or of each group's own; that of eight bits is the whole weights, and
 `lost` is against these. A larger model takes an hour: `--keep` a folder, and a run that was stopped goes on there.
 """
 
-import json
 import math
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import msgspec
@@ -19,11 +18,10 @@ import tokenizers
 import torch
 
 from backends.catalogue import find
-from backends.quantize import calibration
 from backends.quantize.job import Order, quantize
+from backends.quantize.own_words import own_words
 from backends.quantize.settings import settings
-from backends.tokenizer import Tokenizer
-from benchmarks import everyday, formats
+from benchmarks import formats
 from benchmarks.report import Report, Row, arguments, machine, paired, publish
 
 # Groups divide the columns of every linear.
@@ -68,6 +66,12 @@ def workplace(keep: Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
+@cache
+def words(folder: Path, samples: int, length: int) -> torch.Tensor:
+    """The model's own, which all methods watch it on."""
+    return own_words(folder, samples, length, "cpu")
+
+
 def made(folder: Path, method: str, group: int, work: Path, samples: int | None) -> Path:
     """The model by one method, unless it is there."""
     asked = msgspec.structs.replace(METHODS[method], group=group)
@@ -77,12 +81,9 @@ def made(folder: Path, method: str, group: int, work: Path, samples: int | None)
     out = work / f"{folder.name}-{method.replace(' ', '-')}-{group}{watched}"
     if out.exists():
         return out
-    prompts = work / "prompts.jsonl"
-    prompts.write_text("\n".join(json.dumps({"prompt": sample.prompt}) for sample in everyday.samples()))
-    calibrate = partial(calibration.read, prompts, Tokenizer(folder), asked.samples, asked.length)
     order = Order(
-        source=folder, out=out, settings=asked, calibrate=calibrate, calibration="everyday",
-        device=torch.device("cpu"),
+        source=folder, out=out, settings=asked, calibrate=partial(words, folder, asked.samples, asked.length),
+        calibration="builtin", device=torch.device("cpu"),
     )  # fmt: skip
     quantize(order, lambda total, done: None, lambda: None)
     return out
