@@ -9,6 +9,7 @@ fifth at batch 1 and a tenth at batch 32.
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 import torch
@@ -16,9 +17,11 @@ import torch
 from backends.catalogue import resolve
 from backends.engine.engine import Engine
 from backends.engine.runner import ModelRunner, load_model
+from backends.kernels import between
 from backends.kernels.layout import Span
 from backends.kernels.reference import Kernels
 from backends.kernels.select import kernels_for
+from backends.kernels.sides import array
 from backends.layers.linear import Linear
 from backends.models.decoder import Decoder
 from backends.wire import Band, EngineConfig, Sampling, Submit
@@ -75,33 +78,33 @@ class Bench:
                 raise RuntimeError(refused.message)
         while sum(len(output.ids) for _, output in engine.step()) < batch:
             pass
-        inputs = self._inputs(batch)
+        linears = self._linears(batch)
         for round in range(WARM_UP + count):
             step = _seconds(engine.step)
-            products = _seconds(lambda: self._products(inputs))
+            products = _seconds(lambda: self._products(linears))
             attention = _seconds(lambda at=PROMPT + round: self._attention(batch, at))  # type: ignore[misc]
             if round >= WARM_UP:
                 yield Parts(step, products, attention)
 
-    def _inputs(self, batch: int) -> list[tuple[Linear, torch.Tensor]]:
+    def _linears(self, batch: int) -> list[Callable[[], object]]:
         config = self.model.config
         mixed = config.heads * config.head_dim
         wide = {columns: torch.randn(batch, columns) for columns in (config.width, mixed, config.mlp_width)}
         inputs = {columns: x.to(self.model.embedding.dtype) for columns, x in wide.items()}
         each = [
-            (linear, inputs[columns])
+            _product(linear, inputs[columns])
             for block in self.model.blocks
             for linear, columns in (
                 (block.qkv, config.width), (block.output, mixed),
                 (block.gate_up, config.width), (block.down, config.mlp_width),
             )
         ]  # fmt: skip
-        return [*each, (self.model.head, inputs[config.width])]
+        return [*each, _product(self.model.head, inputs[config.width])]
 
     @staticmethod
-    def _products(inputs: list[tuple[Linear, torch.Tensor]]) -> None:
-        for linear, x in inputs:
-            linear(x)
+    def _products(products: list[Callable[[], object]]) -> None:
+        for multiply in products:
+            multiply()
 
     def _attention(self, batch: int, position: int) -> None:
         """It writes where the engine's sequences lie, whose answers nobody reads."""
@@ -112,6 +115,15 @@ class Bench:
         qkv = torch.zeros(batch, width, dtype=self.model.embedding.dtype)
         for layer in range(config.layers):
             self.kernels.attention(layer, qkv, layout)
+
+
+def _product(linear: Linear, x: torch.Tensor) -> Callable[[], object]:
+    """The product as a step has it, where loops multiply: without what lies around it in Python."""
+    arrays = getattr(linear, "arrays", None)
+    if arrays is None:
+        return partial(linear, x)
+    out = x.new_empty(len(x), len(arrays[-1]))
+    return partial(between.product, array(x), arrays, array(out))
 
 
 def _seconds(work: Callable[[], object]) -> float:
