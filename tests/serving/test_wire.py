@@ -267,7 +267,7 @@ def test_a_stream_for_http_1_0_has_no_chunks_and_ends_with_the_connection(front:
     assert head.startswith(b"HTTP/1.1 200") and b"transfer-encoding" not in head
     lines = [line for line in stream.splitlines() if line]
     assert all(line.startswith(b"data: ") for line in lines) and lines[-1] == b"data: [DONE]"
-    assert front.dispatcher.running == 0
+    front.eventually(lambda: front.dispatcher.running == 0)
 
 
 def test_an_answer_for_http_1_0_has_its_length(front: Any) -> None:
