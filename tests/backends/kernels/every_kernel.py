@@ -92,14 +92,14 @@ def eight_bits() -> Iterator[tuple[str, Array]]:
 
 
 def four_bits() -> Iterator[tuple[str, Array]]:
-    groups, channels = 4, 40
+    groups, channels, blocks = 4, 40, 8  # whole items of work
     rows = np.empty((ROWS, groups * int4.GROUP), np.int8)
     scales, sums = np.empty((2, ROWS, groups), np.float32)
     int4.quantize(floats(ROWS, groups * int4.GROUP), rows, scales, sums)
     yield "int4 rows", rows
     yield "int4 scales", scales
-    weight = NOISE.integers(0, 256, (int4.WIDE // 8, groups, 4, 8, 4)).astype(np.uint8)
-    tables = floats(int4.WIDE // 8, groups, 8), floats(int4.WIDE // 8, groups, 8)
+    weight = NOISE.integers(0, 256, (blocks, groups, 4, 8, 4)).astype(np.uint8)
+    tables = floats(blocks, groups, 8), floats(blocks, groups, 8)
     out = np.empty((ROWS, channels), np.float32)
     int4.multiply(rows, scales, sums, weight, *tables, floats(channels), out)
     yield "int4 product", out
@@ -118,8 +118,8 @@ def together() -> Iterator[tuple[str, Any]]:
     yield "product", out.copy()
     between.project(residual, update, weight, np.float32(1e-5), eight, out)
     yield "projection", out
-    four = NOISE.integers(0, 256, (int4.WIDE // 8, 1, 4, 8, 4)).astype(np.uint8)
-    tables = floats(int4.WIDE // 8, 1, 8), floats(int4.WIDE // 8, 1, 8)
+    four = NOISE.integers(0, 256, (8, 1, 4, 8, 4)).astype(np.uint8)
+    tables = floats(8, 1, 8), floats(8, 1, 8)
     down = four, *tables, floats(40)
     result = np.empty((ROWS, 40), np.float32)
     between.feed_forward(residual, update, weight, np.float32(1e-5), eight, 32, False, down, result)
