@@ -88,9 +88,8 @@ def _files(folder: Path, retention: Retention) -> Stores:
 
 def _in_redis(url: str, retention: Retention, told: Callable[[bool], None] | None) -> Stores:
     """One server: what one of them finds of it holds for all, so that a request waits for it but once."""
-    client = partial(
-        connect, url, None
-    )  # the pulse tells a slow server from a gateway that was kept from reading
+    # No timeouts: the pulse tells a slow server from a gateway that was kept from reading.
+    client = partial(connect, url, None)
     heart = client()
     breaker = Breaker(failures=FAILURES, pause=PAUSE)
 

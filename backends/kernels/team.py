@@ -43,20 +43,19 @@ _Work = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _Team = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
 
 
-def jit(function: F, freedom: frozenset[str] = frozenset()) -> F:
+def jit(function: F, freedom: frozenset[str] = frozenset(), nogil: bool = False) -> F:
     """`numba.njit` as all kernels want it: cached on disk, no exceptions from arithmetic.
 
     What is computed is rounded as it is written, so that a kernel that was just compiled, one that comes from disk and
     one that was put into another say the same to the last bit. LLVM then vectorises no sums: see `vectors.dot`.
     """
-    compiled: F = njit(cache=True, error_model="numpy", fastmath=set(freedom))(function)
+    compiled: F = njit(cache=True, error_model="numpy", fastmath=set(freedom), nogil=nogil)(function)
     return compiled
 
 
 def without_lock(function: F) -> F:
     """`jit` for what takes so long that other threads of Python shall run meanwhile."""
-    compiled: F = njit(cache=True, error_model="numpy", fastmath=set(), nogil=True)(function)
-    return compiled
+    return jit(function, nogil=True)
 
 
 def for_maxima(function: F) -> F:
