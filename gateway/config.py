@@ -157,7 +157,7 @@ class Engine(_Section, frozen=True):
     # of the KV cache, for one tenant while others wait for room in it or keep something there
     tenant_share: Annotated[float, Meta(gt=0, le=1)] = 0.5
     session_share: Annotated[float, Meta(gt=0, le=1)] = 0.25  # likewise, for what one session keeps
-    cores: Count | None = None  # None: all of the machine
+    cores: Count | None = None  # None: all that the gateway itself may run on
     quality_gate: Percentage | None = None  # None: as the tier's
 
 

@@ -118,7 +118,7 @@ def engine_config(name: str, engine: Engine, model: Path, runtime: str) -> Engin
         kv_blocks=engine.kv_tokens // BLOCK_SIZE,
         bands=tuple(Band(below=band.below, rows=band.rows, ttft_ms=band.ttft_ms) for band in engine.bands),
         speculation=speculation(engine),
-        cores=engine.cores or os.cpu_count() or 1,
+        cores=engine.cores or len(os.sched_getaffinity(0)),
         lease=str(Path(runtime).parent / "cores.lease"),
         **same,
     )

@@ -1,5 +1,6 @@
 """What engines are started with: all that the configuration says of them."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,17 @@ def test_a_model_that_drafts_is_found_where_the_others_are(tmp_path: Path) -> No
 def test_the_configuration_and_the_engine_have_the_same_table_by_default() -> None:
     made = engine_config("7b/0", Engine(model="m"), Path("m"), "/run/0")
     assert (made.bands, made.speculation) == (wire.BANDS, wire.Speculation())
+
+
+def test_an_engine_has_the_cores_that_its_gateway_may_run_on() -> None:
+    """In a container, or under taskset, these are fewer than the machine has."""
+    ours = os.sched_getaffinity(0)
+    assert engine_config("7b/0", Engine(model="m"), Path("m"), "/run/0").cores == len(ours)
+    os.sched_setaffinity(0, {min(ours)})
+    try:
+        assert engine_config("7b/0", Engine(model="m"), Path("m"), "/run/0").cores == 1
+    finally:
+        os.sched_setaffinity(0, ours)
 
 
 def test_an_engine_that_never_comes_up_is_seen_to_be_started_again(
