@@ -181,7 +181,7 @@ class Serving:
         server.run(sequences)  # compiles what the warm-up did not meet
         rates = [server.run(sequences)[1] for _ in range(self._runs)]
         shape, context = model.config, PROMPT + self._answer / 2
-        per_token = 2 * shape.layers * shape.kv_heads * shape.head_dim * model.embedding.element_size()
+        per_token = 2 * shape.layers * shape.kv_heads * shape.head_dim * model.embedding.dtype.itemsize
         read = weight_bytes(model) + sequences * context * per_token
         most = sequences * self._limits.bandwidth / read
         return Row(

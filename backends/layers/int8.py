@@ -5,15 +5,20 @@ which of the products below runs; each keeps the weights in an order of its own.
 `benchmarks/formats.py`.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional as F
 
 from backends.kernels import between, int8, int8_avx2
 from backends.kernels.int8 import FEW
+from backends.layers.unread import Unread
 
+_AT_ONCE = 1 << 20  # weights that are rounded and packed together: what lies in between is small
+_ROWS = 256  # or a multiple of them, which kernels and files have as wholes
 _EXACT = 1024  # so many products of two int8 add up exactly in float32: 2^7 · 2^7 · 2^10 = 2^24
 
 Floats = NDArray[np.float32]
@@ -38,12 +43,13 @@ class Product(Protocol):
 class Int8Linear:
     """x [rows, in] → x · weightᵀ + bias [rows, out] in x's type, float32 or bfloat16.
 
-    `weight` [out, in] of any floating type. A row with NaN or infinity gives NaN. Raises ValueError for weights
-    that are not finite and for more columns than sums of 32 bits can hold.
+    `weight` [out, in] of any floating type; one that is unread is never there as a whole. A row with NaN or infinity
+    gives NaN. Raises ValueError for weights that are not finite and for more columns than sums of 32 bits can hold.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        self.channels, self.columns = weight.shape
+    def __init__(self, weight: torch.Tensor | Unread, bias: torch.Tensor | None = None) -> None:
+        shape: Sequence[int] = weight.shape
+        self.channels, self.columns = shape
         if self.columns > int8.MAX_COLUMNS:
             raise ValueError(f"int8: {self.columns} columns are more than {int8.MAX_COLUMNS}")
         integers, scales = _quantized(weight)
@@ -127,24 +133,39 @@ class PlainProduct:
         int8.finish(sums.numpy(), scales, np.zeros(len(channel), np.int32), channel, bias, out)
 
 
-def _quantized(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _quantized(weight: torch.Tensor | Unread) -> tuple[torch.Tensor, torch.Tensor]:
     """The rotated weights as int8 within ±127, and float32 [out] that they are to be multiplied by."""
-    rotated = weight.to(torch.float32, copy=True).contiguous()
-    int8.rotate(rotated.numpy())
-    largest = rotated.abs().amax(1)
-    if not largest.isfinite().all():
-        raise ValueError("int8: a weight is not finite")
-    scales = largest.clamp(min=1e-30) / 127
-    return rotated.div_(scales[:, None]).round_().to(torch.int8), scales
+    shape: Sequence[int] = weight.shape
+    channels, columns = shape
+    integers, scales = torch.empty(channels, columns, dtype=torch.int8), torch.empty(channels)
+    for rows in _pieces(channels, columns):
+        rotated = weight[rows].to(torch.float32, copy=True).contiguous()
+        int8.rotate(rotated.numpy())
+        largest = rotated.abs().amax(1)
+        if not largest.isfinite().all():
+            raise ValueError("int8: a weight is not finite")
+        scales[rows] = largest.clamp(min=1e-30) / 127
+        integers[rows] = rotated.div_(scales[rows, None]).round_().to(torch.int8)
+    return integers, scales
+
+
+def _pieces(channels: int, columns: int) -> Iterator[slice]:
+    """All rows, whole items of a kernel's work and whole blocks of a file at a time."""
+    step = max(1, _AT_ONCE // columns // _ROWS) * _ROWS
+    return (slice(start, min(start + step, channels)) for start in range(0, channels, step))
 
 
 def pack(integers: torch.Tensor, wide: int, deep: int) -> torch.Tensor:
     """int8 [out, in] as [out / wide, in / deep, wide, deep], filled up with zeros to whole items of a kernel's work."""
     channels, columns = integers.shape
     rows, runs = -(-channels // int8.WIDE) * (int8.WIDE // wide), -(-columns // deep)
-    whole = integers.new_zeros(rows * wide, runs * deep)
-    whole[:channels, :columns] = integers
-    return whole.view(rows, wide, runs, deep).transpose(1, 2).contiguous()
+    packed = integers.new_empty(rows, runs, wide, deep)
+    for piece in _pieces(rows * wide, columns):
+        part = integers[piece]
+        filled = F.pad(part, (0, runs * deep - columns, 0, piece.stop - piece.start - len(part)))
+        lanes = filled.view(-1, wide, runs, deep).transpose(1, 2)
+        packed[piece.start // wide : piece.stop // wide] = lanes
+    return packed
 
 
 def unpack(packed: torch.Tensor) -> torch.Tensor:

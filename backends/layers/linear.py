@@ -8,6 +8,7 @@ import torch
 from backends.instructions import cpu_has_bfloat16
 from backends.kernels.select import CPU, Place
 from backends.layers.packed import PackedLinear, RoundedLinear
+from backends.layers.unread import Unread
 from backends.quantization.int4 import FourBits
 from backends.quantization.packed import FLOAT8, packed, rounded
 from backends.quantization.stacks import Quantized
@@ -23,7 +24,7 @@ ROUNDING: frozenset[Format] = frozenset({"w8a8", "fp8"})  # on GPUs: the inputs,
 
 
 def linear(
-    weight: torch.Tensor | Quantized,
+    weight: torch.Tensor | Unread | Quantized,
     bias: torch.Tensor | None = None,
     *,
     format: Format = "none",
@@ -38,18 +39,21 @@ def linear(
     bits are described in `backends.layers.int8` and `backends.layers.int4`, quantised weights on GPUs in
     `backends.layers.packed`. Raises ValueError for quantised weights that a device has no kernel for.
     """
-    if place.device.type != "cpu" or place.capability is not None:
+    on_gpu = place.device.type != "cpu" or place.capability is not None
+    if isinstance(weight, Unread) and (on_gpu or format != "int8"):
+        weight = weight.whole()
+    if on_gpu:
         return _on_gpu(weight, bias, format, place)
     if isinstance(weight, FourBits):
         from backends.layers.int4 import Int4Linear
 
         return Int4Linear(weight, bias)
-    if not isinstance(weight, torch.Tensor):
-        raise ValueError(f"weights kept as {type(weight).__name__} are for GPUs; CPUs want them dequantised")
-    if format == "int8":
+    if format == "int8" and isinstance(weight, torch.Tensor | Unread):
         from backends.layers.int8 import Int8Linear  # numba is imported only where it serves
 
         return Int8Linear(weight, bias)
+    if not isinstance(weight, torch.Tensor):
+        raise ValueError(f"weights kept as {type(weight).__name__} are for GPUs; CPUs want them dequantised")
     if format != "none":
         raise ValueError(f"{format} needs a GPU")
     packs = weight.dtype == torch.bfloat16 and cpu_has_bfloat16()

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 
+from backends.layers.embedding import Embedding
 from backends.layers.linear import Linear
 from backends.layers.shard import Shard
 
@@ -77,18 +78,18 @@ class JoinedHead:
 
 
 class SharedEmbedding:
-    """Looks up ids in an embedding of which each rank has the rows that are its share of `rows`."""
+    """An embedding of which each rank has, as its `own`, the rows that are its share of `rows`."""
 
-    def __init__(self, ranks: Ranks, rows: int) -> None:
-        self._ranks = ranks
+    def __init__(self, own: Embedding, ranks: Ranks, rows: int) -> None:
+        self._own, self._ranks = own, ranks
         self._first = ranks.shard.share(rows).start
+        self.dtype, self.device = own.dtype, own.device
 
-    def __call__(self, embedding: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """`embedding` [own rows, width], `ids` int64 [tokens] → [tokens, width]. Zeros are added to what one rank has,
-        so that it stays what it is."""
+    def __call__(self, ids: torch.Tensor) -> torch.Tensor:
+        """As `Embedding`. Zeros are added to what one rank has, so that it stays what it is."""
         places = ids - self._first
-        elsewhere = (places < 0) | (places >= len(embedding))
-        own = embedding.index_select(0, places.masked_fill(elsewhere, 0))
+        elsewhere = (places < 0) | (places >= len(self._own))
+        own = self._own(places.masked_fill(elsewhere, 0))
         return self._ranks.add(own.masked_fill_(elsewhere[:, None], 0))
 
 

@@ -11,6 +11,7 @@ import torch
 from backends.kernels.layout import KVCache, LayerRule, Layout, Scheme
 from backends.kernels.reference import Kernels
 from backends.kernels.select import kernels_for
+from backends.layers.embedding import Embedding
 from backends.layers.linear import Linear
 from backends.layers.parallel import SharedEmbedding
 from backends.layers.rope import tables
@@ -36,16 +37,15 @@ class Block:
 class Decoder:
     """The weights of a model, or one rank's part of them, which `config` then describes.
 
-    `embedding` [vocabulary, width] gives the type that products are computed in.
+    The type of what `embedding` gives is the one that products are computed in.
     """
 
     config: DecoderConfig
-    embedding: torch.Tensor
+    embedding: Embedding | SharedEmbedding
     blocks: list[Block]
     norm: torch.Tensor
     head: Linear
     vocab_size: int  # ids that get logits
-    shared: SharedEmbedding | None = None  # where the embedding is a part of one
 
     def forward(
         self, ids: torch.Tensor, layout: Layout, wanted: torch.Tensor, kernels: Kernels
@@ -55,14 +55,14 @@ class Decoder:
         `ids` int64 [tokens] lie as `layout` says; their keys and values enter the cache of `kernels`. The
         residual stream is float32 whatever the model's type. Of several ranks the first one alone gets the logits.
         """
-        update = embed(self.embedding, ids, self.config, self.shared)
+        update = embed(self.embedding, ids, self.config)
         residual = torch.zeros(update.shape, dtype=torch.float32, device=update.device)
         eps, activation = self.config.norm_eps, self.config.activation
         if not kernels.blocks(self.blocks, residual, update, layout, eps, activation):
             for layer, block in enumerate(self.blocks):
                 update = through(layer, block, self.config, residual, update, layout, kernels)
         if not len(wanted):
-            return self.embedding.new_empty(0, self.vocab_size)
+            return update.new_empty(0, self.vocab_size)
         residual, update = residual.index_select(0, wanted), update.index_select(0, wanted)
         return self._logits(kernels.add_norm(residual, update, self.norm, eps))
 
@@ -71,14 +71,9 @@ class Decoder:
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
 
-def embed(
-    embedding: torch.Tensor,
-    ids: torch.Tensor,
-    config: DecoderConfig,
-    shared: SharedEmbedding | None = None,
-) -> torch.Tensor:
-    """What the first block gets: [tokens, width] in the type of `embedding` [vocabulary, width]."""
-    embedded = embedding.index_select(0, ids) if shared is None else shared(embedding, ids)
+def embed(embedding: Embedding | SharedEmbedding, ids: torch.Tensor, config: DecoderConfig) -> torch.Tensor:
+    """What the first block gets: [tokens, width] in the type of `embedding`."""
+    embedded = embedding(ids)
     scale = config.embedding_scale
     return embedded if scale == 1 else embedded * torch.tensor(scale, dtype=embedded.dtype)
 

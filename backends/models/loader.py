@@ -7,20 +7,24 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import torch
 
 from backends.kernels.select import Place, place_of
+from backends.layers.embedding import Embedding
 from backends.layers.linear import Format, Linear, linear
 from backends.layers.parallel import AddedLinear, JoinedHead, JoinedLinear, Ranks, SharedEmbedding
 from backends.layers.shard import ALONE, Shard
+from backends.layers.unread import Unread
 from backends.models.checkpoint import Checkpoint
 from backends.models.config import DecoderConfig
 from backends.models.decoder import Block, Decoder
 from backends.models.formats import is_kept, suited
 from backends.models.sharding import divided, is_output, own_rows
-from backends.models.stored import WHOLE, Kind, Part, Stored, rows_of
+from backends.models.stored import WHOLE, Kind, Part, Stored, StoredTensor, rows_of
+from backends.quantization.gguf import dequantize
 from backends.quantization.stacks import Quantized, stackable, stacked
 from backends.wire import Quantization
 
@@ -47,8 +51,8 @@ def load_decoder(
     """The decoder of `config` with the checkpoint's weights, or one rank's part of it.
 
     `vocab_size`: only so many ids get logits (a checkpoint's vocabulary may be padded beyond the tokenizer's).
-    `quantization`: of the weights of all linear layers, the head too; the embedding stays in `dtype`. `place`: where
-    the linear layers are; None: on the device, as `place_of` says.
+    `quantization`: of the weights of all linear layers, the head too; embeddings stay what they are. `place`: where the
+    linear layers are; None: on the device, as `place_of` says.
     Raises ValueError naming a tensor that is missing, of the wrong shape, unknown to this architecture, or otherwise
     quantised than was asked for.
     """
@@ -58,7 +62,7 @@ def load_decoder(
     rows = config.vocab_size if vocab_size is None else min(vocab_size, config.vocab_size)
     embedding_name = f"{prefix}embed_tokens.weight"
     shape = config.vocab_size, config.width
-    embedding = source.tensor(embedding_name, shape, Part((source.shard.share(config.vocab_size),)))
+    embedding = source.embedding(embedding_name, shape)
     blocks = [block_of(source, config, f"{prefix}layers.{layer}") for layer in range(config.layers)]
     norm = source.norm(f"{prefix}norm.weight", config.width)
     head = (
@@ -70,8 +74,8 @@ def load_decoder(
     source.refuse_unknown(prefix if prefix in _INSIDE else "")
     if quantization != "none" or source.formats.keys() > {"none"}:
         _log.info("quantization %s: %s", quantization, source.told_formats())
-    shared = None if ranks is None else SharedEmbedding(ranks, config.vocab_size)
-    return Decoder(divided(config, source.shard.ranks), embedding, blocks, norm, head, rows, shared)
+    looked_up = embedding if ranks is None else SharedEmbedding(embedding, ranks, config.vocab_size)
+    return Decoder(divided(config, source.shard.ranks), looked_up, blocks, norm, head, rows)
 
 
 def prefix_of(checkpoint: Checkpoint) -> str:
@@ -98,6 +102,20 @@ class _Source:
 
     def tensor(self, name: str, shape: tuple[int, ...], part: Part = WHOLE) -> torch.Tensor:
         return self._load(name, self.dtype, shape, part)
+
+    def embedding(self, name: str, shape: tuple[int, int]) -> Embedding:
+        """This rank's part: on a CPU as the file has it, unless a tied head multiplies by it; a copy, as of norms."""
+        part, stored = Part((self.shard.share(shape[0]),)), self._stored(name, shape)
+        multiplied = self.config.tied and self._format([name]) == "none"
+        if (
+            multiplied
+            or self.device.type != "cpu"
+            or not isinstance(stored, StoredTensor)
+            or not stored.is_known
+        ):
+            return Embedding.of(self.tensor(name, shape, part))
+        expand = partial(dequantize, type=stored.type, dtype=self.dtype)
+        return Embedding(rows_of(stored.read(), part).clone(), self.dtype, expand)
 
     def norm(self, name: str, width: int) -> torch.Tensor:
         """What the norm multiplies by; a copy, since a whole file stays in memory for the smallest part of it."""
@@ -139,13 +157,13 @@ class _Source:
         self,
         wanted: Sequence[tuple[str, tuple[int, int], Part]],
         bias: torch.Tensor | None = None,
-        loaded: torch.Tensor | None = None,
+        loaded: torch.Tensor | Unread | None = None,
     ) -> Linear:
-        """Of parts of tensors by their names and shapes, one below another; as whole numbers they may be `loaded`."""
+        """Of parts of tensors by their names and shapes, one below another; `loaded`: the same as whole numbers."""
         names = [name for name, _, _ in wanted]
         format = self._format(names)
         self.formats[format] += 1
-        weight: torch.Tensor | Quantized
+        weight: torch.Tensor | Unread | Quantized
         if format == "int4":
             weight = stacked([self._stored(name, shape).four_bits(part) for name, shape, part in wanted])
         elif format != "none" and is_kept(self._kinds(names), self.place.capability):
@@ -164,9 +182,9 @@ class _Source:
         return rows_of(self.tensor(f"{name}.bias", (rows,)), part)
 
     def head(
-        self, name: str, shape: tuple[int, int], rows: int, embedding: torch.Tensor | None = None
+        self, name: str, shape: tuple[int, int], rows: int, embedding: Embedding | None = None
     ) -> Linear:
-        """The first `rows` of a tensor, whose own part may be loaded already."""
+        """The first `rows` of a tensor, whose own part may be in the `embedding`."""
         share = self.shard.share(shape[0])
         own = range(share.start, max(share.start, min(share.stop, rows)))
         head = self._head(name, shape, own, embedding) if own else None
@@ -175,10 +193,14 @@ class _Source:
         assert head is not None, "a vocabulary has ids"
         return head
 
-    def _head(self, name: str, shape: tuple[int, int], own: range, embedding: torch.Tensor | None) -> Linear:
-        return self._linear(
-            [(name, shape, Part((own,)))], loaded=None if embedding is None else embedding[: len(own)]
-        )
+    def _head(self, name: str, shape: tuple[int, int], own: range, embedding: Embedding | None) -> Linear:
+        def read(rows: range) -> torch.Tensor:
+            return self.tensor(name, shape, Part((own[rows.start : rows.stop],)))
+
+        loaded: torch.Tensor | Unread = Unread((len(own), shape[1]), read)
+        if embedding is not None and embedding.expand is None:
+            loaded = embedding.table[: len(own)]
+        return self._linear([(name, shape, Part((own,)))], loaded=loaded)
 
     def told_formats(self) -> str:
         """How the linears are kept, in words."""

@@ -69,6 +69,11 @@ class StoredTensor:
             return "four"
         return "whole" if self.type in FORMATS and FORMATS[self.type].expand is None else "small"
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it can be loaded."""
+        return self.type in FORMATS
+
     def load(self, dtype: torch.dtype, part: Part = WHOLE) -> torch.Tensor:
         """As `Stored`; without a copy where it can be."""
         raw = rows_of(self.read(), part)

@@ -8,6 +8,7 @@ import torch
 from safetensors import safe_open
 
 from backends.kernels.layout import KVCache, Layout, Span
+from backends.layers.embedding import Embedding
 from backends.models.config import DecoderConfig
 from backends.models.decoder import embed, kernels_of, through
 from backends.quantize.checkpoint import write_tensors
@@ -31,7 +32,7 @@ class Passage:
     def begin(cls, config: DecoderConfig, ids: torch.Tensor, embedding: torch.Tensor) -> Self:
         """Before the first block. `ids` int64 [samples, length]; `embedding` float32 [vocabulary, width]."""
         samples, length = ids.shape
-        update = embed(embedding, ids.flatten().to(embedding.device), config)
+        update = embed(Embedding.of(embedding), ids.flatten().to(embedding.device), config)
         return cls(config, 0, (samples, length), torch.zeros_like(update), update)
 
     @classmethod

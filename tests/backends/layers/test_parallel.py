@@ -8,6 +8,7 @@ from threading import Barrier
 import pytest
 import torch
 
+from backends.layers.embedding import Embedding
 from backends.layers.linear import linear
 from backends.layers.parallel import AddedLinear, JoinedHead, JoinedLinear, SharedEmbedding
 from backends.layers.shard import Shard
@@ -110,7 +111,7 @@ def test_every_rank_looks_up_every_id(ranks: int) -> None:
 
     def run(own: Threads) -> torch.Tensor:
         rows = own.shard.share(199)
-        return SharedEmbedding(own, 199)(embedding[rows.start : rows.stop], ids)
+        return SharedEmbedding(Embedding.of(embedding[rows.start : rows.stop]), own, 199)(ids)
 
     for result in together(ranks, run):
         assert torch.equal(result, embedding[ids])

@@ -13,6 +13,7 @@ from backends.engine.runner import ModelRunner
 from backends.kernels import triton_attention
 from backends.kernels.cuda import Cuda
 from backends.kernels.reference import Kernels
+from backends.layers.embedding import Embedding
 from backends.layers.rotation import Rope
 from backends.models.config import DecoderConfig
 from backends.models.decoder import Block, Decoder
@@ -48,7 +49,7 @@ def model() -> Decoder:
         )
         for _ in range(CONFIG.layers)
     ]
-    return Decoder(CONFIG, random(50, 32), blocks, torch.ones(32), linear(50, 32), 50)
+    return Decoder(CONFIG, Embedding.of(random(50, 32)), blocks, torch.ones(32), linear(50, 32), 50)
 
 
 def runner(make: Callable[..., Kernels], capture: Any = None) -> ModelRunner:

@@ -31,6 +31,7 @@ from backends.layers.linear import linear
 from backends.quantization.int4 import rounded
 
 linear(rounded(torch.ones(8, 32)))(torch.ones(1, 32))
+linear(torch.ones(8, 32), format="int8")(torch.ones(1, 32))
 """
 LOAD = """
 import resource, sys, torch
@@ -42,8 +43,9 @@ from backends.models.registry import decoder_config
 from backends.quantization.int4 import rounded
 
 torch.set_num_threads(1)
-if sys.argv[2] == "auto":
-    linear(rounded(torch.ones(8, 32)))(torch.ones(1, 32))  # what is loaded on first use
+if sys.argv[2] != "none":  # what is loaded on first use
+    linear(rounded(torch.ones(8, 32)))(torch.ones(1, 32))
+    linear(torch.ones(8, 32), format="int8")(torch.ones(1, 32))
 checkpoint = open_checkpoint(Path(sys.argv[1]))
 held = next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmData"))
 resource.setrlimit(resource.RLIMIT_DATA, (held + int(sys.argv[3]),) * 2)
@@ -73,24 +75,46 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def load(folder: Path, quantization: str, room: float) -> "subprocess.CompletedProcess[str]":
+    """In so many bytes; pages of the file, which the kernel may take back, are not counted."""
+    command = [sys.executable, "-c", LOAD, str(folder), quantization, str(int(room))]
+    # What is freed goes back at once: what the allocator keeps differs from run to run.
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(1 << 16)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def compiled() -> None:
+    """Which takes more memory than the model."""
+    if not cpu_has_avx2():
+        pytest.skip("int4 needs a CPU with AVX2")
+    subprocess.run([sys.executable, "-c", COMPILE], check=True)
+
+
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize(("quantization", "bytes"), [("none", 4.0), ("auto", 0.5 + 4 / 32)])
 def test_a_model_loads_in_the_room_of_itself_and_one_linear(
     quantization: str, bytes: float, folder: Path
 ) -> None:
-    """`bytes`: of a weight as it is kept. The room is what the kernel lets the process have: pages of the file, which
-    it may take back, are not counted."""
-    if quantization == "auto":
-        if not cpu_has_avx2():
-            pytest.skip("int4 needs a CPU with AVX2")
-        subprocess.run([sys.executable, "-c", COMPILE], check=True)  # which takes more memory than the model
-
-    def load(room: float) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-c", LOAD, str(folder), quantization, str(int(room))]
-        # What is freed goes back at once: what the allocator keeps differs from run to run.
-        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(1 << 16)}
-        return subprocess.run(command, env=environment, capture_output=True, text=True)
-
+    """`bytes`: of a weight as it is kept."""
     model, largest = WEIGHTS * bytes, 4 * 2 * MLP * WIDTH
-    enough, little = load(model + largest), load(0.9 * model)
+    enough, little = (load(folder, quantization, room) for room in (model + largest, 0.9 * model))
+    assert enough.returncode == 0, enough.stderr
+    assert "allocate memory" in little.stderr
+
+
+@pytest.mark.usefixtures("compiled")
+def test_a_large_vocabulary_is_never_whole_in_float32(tmp_path: Path) -> None:
+    """Its embedding stays as it is in the file, and its head is rounded a few rows at a time: of a weight there are two
+    bytes of the one, and of the other one, twice while it is put in order."""
+    vocabulary = 64 * WIDTH
+    config = {key: value for key, value in CONFIG.items() if key != "quantization_config"}
+    config |= {"num_hidden_layers": 0, "vocab_size": vocabulary}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    embedding = torch.randn(vocabulary, WIDTH).bfloat16()
+    tensors = {"model.embed_tokens.weight": embedding, "model.norm.weight": torch.ones(WIDTH)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    weights = vocabulary * WIDTH
+    enough, little = (load(tmp_path, "int8", bytes * weights) for bytes in (4.5, 2.5))
     assert enough.returncode == 0, enough.stderr
     assert "allocate memory" in little.stderr
