@@ -22,10 +22,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from backends.prompt import MAX_DEPTH, ChatMessage, Tool, ToolCall, deeper_than
 
 SECONDS = 5.0  # for rendering one conversation
-GROWTH, ALLOWANCE = (
-    4,
-    1 << 20,
-)  # most characters of output: so many times those of the conversation, and so many more
+# Most characters of output: so many times those of the conversation, and so many more.
+GROWTH, ALLOWANCE = (4, 1 << 20)
 
 
 Fields = Mapping[str, Any]

@@ -38,9 +38,8 @@ class Http1Transport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Returns when the head of the answer is there. Raises httpx.TransportError."""
-        if (
-            request.url.scheme != "http" or request.method == "HEAD"
-        ):  # whose answers have lengths but no bodies
+        # Answers to HEAD have lengths but no bodies.
+        if request.url.scheme != "http" or request.method == "HEAD":
             raise httpx.UnsupportedProtocol(f"{request.method} to {request.url.scheme}")
         timeout = request.extensions.get("timeout", {})
         body = await request.aread()

@@ -22,13 +22,8 @@ import msgspec
 from backends.catalogue import CATALOGUE
 from benchmarks.report import Report, Row, arguments, machine, publish, write
 
-FAMILIES = (
-    "products",
-    "attention",
-    "rows",
-    "rotation",
-    "sampling",
-)  # of `benchmarks.gpu_kernels`, which loads Triton
+# Of `benchmarks.gpu_kernels`, which loads Triton.
+FAMILIES = ("products", "attention", "rows", "rotation", "sampling")
 TINY = "random-tiny"
 PATIENCE = {False: 1800.0, True: 240.0}  # seconds for one process, by --quick
 NO_GPU = 2

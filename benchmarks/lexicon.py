@@ -19,10 +19,8 @@ from backends.models.checkpoint import open_checkpoint
 from classifier.lexicon import SHIPPED, distilled, pack
 
 _WORD = re.compile("Ġ([A-Z]?[a-z]+)")  # Ġ: how tokenizers of bytes write a space
-_HEADS = (
-    "lm_head.weight",
-    "model.embed_tokens.weight",
-)  # one matrix where they are tied; the first is stored finer
+# One matrix where they are tied; the first is stored finer.
+_HEADS = ("lm_head.weight", "model.embed_tokens.weight")
 
 
 def main(model: Path, file: Path = SHIPPED) -> None:

@@ -33,10 +33,8 @@ HEAD = (
     "authorization: Bearer {key}\r\ncontent-length: {length}\r\n\r\n"
 )
 CODE = re.compile(rb'"code":"(\w+)"')
-FINE, END = (
-    b"HTTP/1.1 200",
-    b"0\r\n\r\n",
-)  # how an answer begins and ends that is complete: a cut one has no end
+# How an answer begins and ends that is complete: a cut one has no end.
+FINE, END = (b"HTTP/1.1 200", b"0\r\n\r\n")
 
 
 @dataclass
@@ -124,9 +122,8 @@ def main() -> int:
     streams, length = (QUICK_STREAMS, QUICK_LENGTH) if options.quick else (STREAMS, LENGTH)
     os.sched_setaffinity(0, programs.OTHERS)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(
-        resource.RLIMIT_NOFILE, (most, most)
-    )  # children too; each stream has two ends in the gateway
+    # Children too; each stream has two ends in the gateway.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with programs.stub() as stub, programs.headrace(config(stub.port)) as gateway:
         before, started = gateway.cpu, time.perf_counter()
         seen = uvloop.run(run(gateway, streams, length))

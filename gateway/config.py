@@ -325,9 +325,8 @@ class Telemetry(_Section, frozen=True):
     log_format: Literal["json", "text"] = "json"
     # a folder for one JSON line per request, without content; relative to the configuration file's own folder
     records: Text | None = None
-    records_file_bytes: Annotated[int, Meta(ge=4096)] = (
-        64 * 1024 * 1024
-    )  # then a new file begins, as with each day
+    # Then a new file begins, as with each day.
+    records_file_bytes: Annotated[int, Meta(ge=4096)] = 64 * 1024 * 1024
     records_keep_days: Count = 30
     vllm_old_names: bool = False  # also vllm:gpu_cache_usage_perc and vllm:num_running_seqs in /metrics
 

@@ -23,10 +23,11 @@ FIRST_TOKEN_BUCKETS = (
 )  # fmt: skip
 PER_TOKEN_BUCKETS = GAPS
 
+# What dashboards of years ago ask for.
 OLD_NAMES = {
     "vllm:kv_cache_usage_perc": "vllm:gpu_cache_usage_perc",
     "vllm:num_requests_running": "vllm:num_running_seqs",
-}  # what dashboards of years ago ask for
+}
 
 # Fields of `Load` that count since the engine's start, as counters that outlive the engine.
 ENGINE_COUNTERS = {

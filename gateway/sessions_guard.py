@@ -15,11 +15,8 @@ from sessions import (
 )
 from sessions.documents import DocumentStore
 
-ANSWERS = (
-    SessionNotFound,
-    SessionConflict,
-    SessionDamaged,
-)  # errors of which only a store that works can tell
+# Errors of which only a store that works can tell.
+ANSWERS = (SessionNotFound, SessionConflict, SessionDamaged)
 
 
 T = TypeVar("T")

@@ -63,9 +63,8 @@ class MergedDeltas:
         self._n = n
         self._usage: list[Usage] = []
         self._running = len(parts)
-        self._queue: asyncio.Queue[Delta | Exception | None] = asyncio.Queue(
-            len(parts)
-        )  # None: one has ended
+        # None: one has ended.
+        self._queue: asyncio.Queue[Delta | Exception | None] = asyncio.Queue(len(parts))
         self._pumps = [asyncio.ensure_future(self._pump(number)) for number in range(len(parts))]
 
     def __aiter__(self) -> AsyncIterator[Delta]:

@@ -43,9 +43,8 @@ class Tier:
     name: str
     replicas: tuple[Replica, ...]
     price: Price
-    context_length: int = field(
-        init=False
-    )  # what every replica can hold, so that failing over never goes too far
+    # What every replica can hold, so that failing over never goes too far.
+    context_length: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.context_length = min(replica.backend.context_length for replica in self.replicas)

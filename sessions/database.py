@@ -55,9 +55,8 @@ class Database:
         if prompt:
             self._here = _File(path, schema, version, synchronous, upgrades or {}, 0.0)
         self._logged = 0  # transactions since the log was moved into the file
-        self._left: set[Future[Any]] = (
-            set()
-        )  # what the thread still does, though nobody waits for it any more
+        # What the thread still does, though nobody waits for it any more.
+        self._left: set[Future[Any]] = set()
 
     async def read(self, work: Work[T], *, long: bool = False) -> T:
         """`work` in a transaction that only reads. Raises `unavailable`, and what `work` raises."""

@@ -52,9 +52,8 @@ class Sequence:
     )
     stretched: bool = False  # it is rotated so
     index: int = 0  # among the answers to its prompt
-    followers: "list[Sequence]" = field(
-        default_factory=list
-    )  # its other answers, until the prompt is computed
+    # Its other answers, until the prompt is computed.
+    followers: "list[Sequence]" = field(default_factory=list)
 
     draft: Draft = field(default_factory=Draft)  # of what follows `ids`
 

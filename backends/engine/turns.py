@@ -22,9 +22,8 @@ class Turns:
     """The accounts of all tenants that have work, in the order of their turns. Every call is O(tenants)."""
 
     quantum: int  # tokens that a weight of 1 is credited each round
-    waiting: frozenset[str] = (
-        frozenset()
-    )  # tenants that want something, though they may find no room for it now
+    # Tenants that want something, though they may find no room for it now.
+    waiting: frozenset[str] = frozenset()
     _accounts: dict[str, _Account] = field(default_factory=dict)
 
     def copy(self) -> Self:

@@ -245,9 +245,8 @@ def attend(
         value = widen(tl.load(values + at[:, None] + columns[None, :], mask=is_kept, other=0.0), query.dtype)
         if SCALED:
             of_value = tl.load(value_scales + at_scale, mask=inside, other=0.0)
-            largest = tl.maximum(
-                tl.max(of_value, 0), 1e-30
-            )  # taken out, as float16 has no room for small ones
+            # Taken out, as float16 has no room for small ones.
+            largest = tl.maximum(tl.max(of_value, 0), 1e-30)
             weights *= (of_value / largest)[None, :]
             more = tl.dot(weights.to(query.dtype), value, input_precision="ieee") * largest
         else:

@@ -57,9 +57,8 @@ def scheme_of(settings: Settings, stored: torch.dtype) -> Scheme:
         or settings.method == "awq" and settings.bits == 8
         or settings.method == "gptq" and settings.asymmetric
     )  # fmt: skip
-    dtype = (
-        stored if packed or settings.method == "fp8" else torch.float16
-    )  # readers of AWQ and GPTQ expect it
+    # Readers of AWQ and GPTQ expect it.
+    dtype = stored if packed or settings.method == "fp8" else torch.float16
     if settings.method == "fp8":
         return Fp8(dtype)
     grid = Grid(settings.bits, settings.group, not settings.asymmetric, dtype)

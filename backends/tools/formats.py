@@ -13,9 +13,8 @@ Render = Callable[[Sequence[ChatMessage], Sequence[Tool]], str]
 
 ASKED = ChatMessage("user", "ask_of_the_probe")
 TOOL = Tool("tool_of_the_probe", "What it does.", {"type": "object", "properties": {}})
-CALL = ToolCall(
-    "probe0001", "call_of_the_probe", '{"key": "value"}'
-)  # ids of nine characters suit every template
+# Ids of nine characters suit every template.
+CALL = ToolCall("probe0001", "call_of_the_probe", '{"key": "value"}')
 CALLED = ChatMessage("assistant", "", tool_calls=(CALL,))
 RESULT = ChatMessage("tool", "result_of_the_probe", tool_call_id=CALL.id, name=CALL.name)
 

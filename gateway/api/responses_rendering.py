@@ -81,10 +81,8 @@ class ResponseRendering(PartsRendering):
         told = {"code": error.code, "message": error.message, "param": error.param}
         events = [self._event("error", **told)]
         if self.response is not None:
-            failure = {
-                "code": "server_error",
-                "message": error.message,
-            }  # the only code of OpenAI's that is true
+            # The only code of OpenAI's that is true.
+            failure = {"code": "server_error", "message": error.message}
             events.append(self._event("response.failed", response=self.cut("failed", failure)))
         return events
 

@@ -11,9 +11,8 @@ from backends.wire import GateState
 from gateway.config import Price
 from gateway.dashboard.history import Series
 
-Condition = Literal[
-    "up", "busy", "starting", "resting", "down"
-]  # resting: it has failed, and nothing has succeeded since
+# Resting: it has failed, and nothing has succeeded since.
+Condition = Literal["up", "busy", "starting", "resting", "down"]
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True):

@@ -62,9 +62,8 @@ def test_a_table_is_made_without_what_all_words_share() -> None:
     assert (table.hashes[1:] > table.hashes[:-1]).all()
     assert abs(table.vectors.astype(float).mean()) < 2
     np.testing.assert_allclose(np.linalg.norm(table.vectors.astype(float), axis=1), 127, rtol=0.03)
-    assert (
-        table.weights.argmin() == len(table.weights) - 1
-    )  # the first, most frequent word had the largest hash
+    # The first, most frequent word had the largest hash.
+    assert table.weights.argmin() == len(table.weights) - 1
 
 
 def test_the_same_table_gives_the_same_bytes() -> None:

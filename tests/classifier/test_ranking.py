@@ -46,7 +46,6 @@ def test_a_source_is_known_from_other_questions_than_the_one_at_hand() -> None:
     lone = Outcome("lone", "the only question", "x", (0.0, 1.0))
     gains = gains_by_source([*ROWS, lone], [*ROWS, lone])
     assert gains[0] == pytest.approx(0.8) and gains[1] == pytest.approx(0.0)
-    assert gains[-1] == pytest.approx(
-        (100 * 0.8 + 1) / 201
-    )  # nothing is known of it but what all have in common
+    # Nothing is known of it but what all have in common.
+    assert gains[-1] == pytest.approx((100 * 0.8 + 1) / 201)
     assert corpus.fold("question 0") != corpus.fold("question 1")

@@ -69,11 +69,8 @@ def test_every_query_asks_for_series_that_are_there_from_the_first_scrape(dashbo
         EngineConfig(name="7b/0", model="", address="", events="", vocabulary="", speculation=drafting)
     )
     told = {line.split("{")[0].split(" ")[0] for line in page.render().decode().splitlines()}
-    watched = {
-        "headrace_backend_inflight",
-        "headrace_backend_up",
-        "headrace_breaker_open",
-    }  # of real backends
+    # Of real backends.
+    watched = {"headrace_backend_inflight", "headrace_backend_up", "headrace_breaker_open"}
     for panel in dashboard["panels"]:
         for target in panel["targets"]:
             assert set(SERIES.findall(target["expr"])) <= told | watched

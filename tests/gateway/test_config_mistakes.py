@@ -298,6 +298,7 @@ tenants:
     tiers: [9b]
 aliases: {7b: auto}
 """
+    # Nothing of tier 9b: it may be the one whose name is missing.
     assert [line.split(": ")[:2] for line in mistakes(text)] == [
         ["1", "server.prot"],
         ["6", "tiers[0].engines[0].kv_tokens"],
@@ -305,7 +306,7 @@ aliases: {7b: auto}
         ["7", "tiers[1].name"],
         ["10", "tenants[0].policy.floor"],
         ["12", "aliases.7b"],
-    ]  # nothing of tier 9b: it may be the one whose name is missing
+    ]
 
 
 def test_what_follows_from_another_mistake_is_not_told() -> None:

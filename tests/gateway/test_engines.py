@@ -11,14 +11,8 @@ from gateway.config import Band, Config, Engine, Speculation, Tier
 from gateway.engines import Engines, engine_config
 from gateway.metrics import Metrics
 
-HERE = (
-    "model",
-    "kv_tokens",
-    "bands",
-    "cores",
-    "speculation",
-    "quality_gate",
-)  # fields that reach the engine in another shape, or are for whoever starts it
+# Fields that reach the engine in another shape, or are for whoever starts it.
+HERE = ("model", "kv_tokens", "bands", "cores", "speculation", "quality_gate")
 
 
 def test_an_engine_gets_what_the_configuration_says() -> None:

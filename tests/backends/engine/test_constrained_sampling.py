@@ -15,13 +15,8 @@ from backends.engine.grammar import GrammarCompiler
 from backends.engine.runner import ModelRunner, load_runner
 from backends.wire import EngineConfig, Grammar, Output, Sampling, Score, Submit, Vocabulary
 
-DATA = [bytes([byte]) for byte in range(256)] + [
-    b"he",
-    b"  ",
-    b"",
-    b"",
-    b"",
-]  # as many as in the file of weights
+# As many as in the file of weights.
+DATA = [bytes([byte]) for byte in range(256)] + [b"he", b"  ", b"", b"", b""]
 EOS, SIZE, CONTEXT = 260, 288, 128
 PROMPT = [(7 * at * at + 3 * at) % 250 for at in range(20)]
 OPTIONS: list[dict[str, Any]] = [

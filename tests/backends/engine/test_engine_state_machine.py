@@ -32,9 +32,8 @@ CONFIGS = st.fixed_dictionaries(
         "step_budget_ms": st.sampled_from([None, 15.0]),
         "interactive_sequences": st.integers(1, 3),
         "tenant_share": st.sampled_from([0.2, 0.5, 1.0]),
-        "wrong": st.sampled_from(
-            [None, (), (), (1,), (0,), (2, 5)]
-        ),  # where drafts are; None: there are none
+        # Where drafts are; None: there are none.
+        "wrong": st.sampled_from([None, (), (), (1,), (0,), (2, 5)]),
         "bands": st.sampled_from([BANDS, (Band(below=2, rows=1, ttft_ms=1), Band(rows=4, ttft_ms=2))]),
     }
 )

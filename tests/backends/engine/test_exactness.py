@@ -193,9 +193,8 @@ def test_on_a_cached_prefix(oracle: Oracle, prompts: Answers, make_engine: Calla
     assert all(count == (len(prompt) - 1) // 16 * 16 for count, prompt in zip(cached, prompts, strict=True))
     assert all_right(oracle, prompts, answers)
     _, foreign = run(engine, prompts, b"another tenant", length=1)
-    assert (
-        max(foreign) < 48
-    )  # no more than the template's own words, which these prompts share among themselves
+    # No more than the template's own words, which these prompts share among themselves.
+    assert max(foreign) < 48
 
 
 def test_preempted(oracle: Oracle, prompts: Answers, make_engine: Callable[..., Engine]) -> None:

@@ -31,12 +31,8 @@ def test_a_tenant_alone_has_the_whole_queue_and_no_more(rig: Make) -> None:
 def test_a_flood_shuts_nobody_else_out(rig: Make) -> None:
     engine = rig(max_sequences=1, max_waiting=12)
     places(engine, "a")
-    assert [places(engine, tenant) for tenant in "bcda"] == [
-        6,
-        4,
-        2,
-        0,
-    ]  # halves, thirds; twice as many in all
+    # Halves, thirds; twice as many in all.
+    assert [places(engine, tenant) for tenant in "bcda"] == [6, 4, 2, 0]
     engine.run()
     assert all(answer.finish == "length" for answer in engine.answers.values())
 

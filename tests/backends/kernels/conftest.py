@@ -9,11 +9,8 @@ from typing import Any
 
 import pytest
 
-SHARED_MEMORY = {
-    80: 166_912,
-    90: 232_448,
-    100: 232_448,
-}  # bytes that one program may have, by compute capability
+# Bytes that one program may have, by compute capability.
+SHARED_MEMORY = {80: 166_912, 90: 232_448, 100: 232_448}
 SPILLED = 128  # bytes of each thread's numbers that may lie in memory, for want of registers
 SPILLED_BY_BYTES = 192  # likewise, by heads of 256 numbers of float8 on devices that have to take it apart
 

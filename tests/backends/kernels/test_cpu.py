@@ -9,10 +9,8 @@ from backends.kernels.cpu import Cpu
 from backends.kernels.layout import KVCache, Layout, Span
 from backends.kernels.reference import Kernels
 
-TOLERANCE = {
-    torch.float32: 4e-6,
-    torch.bfloat16: 1.6e-2,
-}  # bfloat16: two units in the last place of numbers below 2
+# Of bfloat16 two units in the last place of numbers below 2.
+TOLERANCE = {torch.float32: 4e-6, torch.bfloat16: 1.6e-2}
 
 SPANS = {
     "first token": [(0, 1)],

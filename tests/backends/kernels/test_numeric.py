@@ -59,9 +59,8 @@ def test_every_bfloat16_widens_and_comes_back() -> None:
 def test_narrow_rounds_as_torch_does() -> None:
     x = torch.randn(100_000, generator=torch.Generator().manual_seed(0)) * 1e3
     halves = (torch.randn(1000).bfloat16().view(torch.int16).int() << 16 | 0x8000).view(torch.float32)
-    x = torch.cat(
-        [x, halves, torch.tensor([torch.inf, -torch.inf, torch.nan, 3.4e38])]
-    )  # the last one overflows
+    # The last one overflows.
+    x = torch.cat([x, halves, torch.tensor([torch.inf, -torch.inf, torch.nan, 3.4e38])])
     out = np.empty(len(x), np.int16)
     narrowed(x.numpy(), out)
     ours, theirs = torch.from_numpy(out).view(torch.bfloat16), x.bfloat16()

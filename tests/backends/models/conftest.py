@@ -43,9 +43,8 @@ def save_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Saved]
             config, dtype=torch.float32, attn_implementation="eager"
         ).eval()
         for name, parameter in model.named_parameters():
-            if name.endswith(
-                ("bias", "norm.weight")
-            ):  # zeros and ones when fresh: their place would not matter
+            # Zeros and ones when fresh: their place would not matter.
+            if name.endswith(("bias", "norm.weight")):
                 torch.nn.init.normal_(parameter, mean=float("norm" in name), std=0.3)
         folder = tmp_path_factory.mktemp(kind)
         model.save_pretrained(folder)

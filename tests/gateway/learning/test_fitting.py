@@ -29,9 +29,8 @@ def test_what_is_known_of_other_models_stays(two_tiers: list[Any], made: Any) ->
 def test_too_few_answers_make_none(made: Any) -> None:
     few = made.tier("small", 20, 0.0, 3.0)
     assert calibrate(few).models == ()
-    assert (
-        calibrate(few, calibrate(made.tier("small", 200, 0.0, 3.0))).models == ()
-    )  # what was known is older
+    # What was known is older.
+    assert calibrate(few, calibrate(made.tier("small", 200, 0.0, 3.0))).models == ()
 
 
 def test_one_model_in_several_tiers_counts_once(made: Any) -> None:

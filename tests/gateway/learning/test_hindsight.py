@@ -44,13 +44,8 @@ def folder(tmp_path: Path, *requests: dict[str, Any]) -> Path:
     [
         (0.5, 1, 140 + 132 + 1500, 0.6 + 0.9, 0),  # as it was
         (0.1, 2, 140 + 150, 0.6 + 0.2, 1),  # the second would have become as long as the large one's
-        (
-            0.7,
-            0,
-            132 + 1400 + 132 + 1500,
-            0.9 + 0.9,
-            1,
-        ),  # the large one would have said as much as the small one
+        # The large one would have said as much as the small one.
+        (0.7, 0, 132 + 1400 + 132 + 1500, 0.9 + 0.9, 1),
     ],
 )
 def test_by_hand(

@@ -59,6 +59,5 @@ def test_the_interval_holds_the_truth_about_nine_times_in_ten() -> None:
 def test_where_nothing_was_right_nothing_can_be_lost() -> None:
     with pytest.raises(ValueError, match="has nothing right here"):
         paired_loss("answers", marks([0, 1]), marks([0, 0]))
-    assert (
-        paired_loss("answers", marks([0] * 12), marks([1] + [0] * 11)).high == 1.0
-    )  # draws without it count for none
+    # Draws without it count for none.
+    assert paired_loss("answers", marks([0] * 12), marks([1] + [0] * 11)).high == 1.0

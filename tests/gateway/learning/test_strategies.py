@@ -71,12 +71,8 @@ def test_worth_by_hand(four: Outcomes) -> None:
     assert worthwhile(four, (0, 0.06)).cost.tolist() == [1.0, 1.0, 10.5, 1.0]
     four.confidence[3, 0] = 0.01
     assert worthwhile(four, (0, 0.01)).cost.tolist() == [1.0, 10.5, 10.5, 1.0]
-    assert worthwhile(four, (None, 0.03)).cost.tolist() == [
-        1.0,
-        10.0,
-        10.0,
-        1.0,
-    ]  # the router sent b and c up
+    # The router sent b and c up.
+    assert worthwhile(four, (None, 0.03)).cost.tolist() == [1.0, 10.0, 10.0, 1.0]
     four.confidence[:, 0] = np.nan
     assert worthwhile(four, (0, 0.0)).cost.tolist() == [1.0] * 4  # of which nothing can be said
 

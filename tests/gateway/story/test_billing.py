@@ -166,9 +166,8 @@ async def test_by_the_answer_alone_where_that_is_the_rule(rig: Rig) -> None:
     assert reserved.tokens == 112
     assert settled == Amount(tokens=11, input=5, output=6, money=billionths(cost(LARGE, ANSWER)))
     assert [entry.billed for entry in rig.ledger.entries] == [False, True]
-    assert rig.total("headrace_cost_total", tier="7b") == cost(
-        SMALL, ASIDE
-    )  # what it cost is told all the same
+    # What it cost is told all the same.
+    assert rig.total("headrace_cost_total", tier="7b") == cost(SMALL, ASIDE)
 
 
 async def test_what_a_tenant_may_spend_on_a_request_bounds_the_chain(rig: Rig) -> None:

@@ -50,9 +50,8 @@ async def test_what_is_counted_and_shown_is_what_all_have_done(site: Site) -> No
         assert site.ask(f"/dashboard/requests/{reached}").json()["completion_tokens"] == 5
     assert site.ask("/dashboard/requests/nobodys").status_code == 404
     site.eventually(lambda: len(site.records()) == 60)
-    assert (
-        len(list((site.folder / "records").iterdir())) == 2
-    )  # both have served, each with a file of its own
+    # Both have served, each with a file of its own.
+    assert len(list((site.folder / "records").iterdir())) == 2
 
 
 async def test_generations_of_both_are_seen_while_they_run(site: Site) -> None:

@@ -124,9 +124,8 @@ def test_rows_become_float8_bit_by_bit() -> None:
     assert torch.equal(ours[1], plain[1])
 
 
-@pytest.mark.filterwarnings(
-    "ignore:invalid value:RuntimeWarning"
-)  # numpy's, of what the kernel does on purpose
+# What numpy warns of that the kernel does on purpose.
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_a_row_that_is_not_finite_spoils_itself_alone(bad: float) -> None:
     x, weight = noise(3, 96, F32), rounded(noise(CHANNELS, 96, F32))

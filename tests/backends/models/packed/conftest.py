@@ -13,9 +13,8 @@ from safetensors.torch import load_file, save_file
 from backends.quantization.grouped import Grouped
 
 Tensors = dict[str, torch.Tensor]
-Pack = Callable[
-    [torch.Tensor], tuple[Tensors, torch.Tensor]
-]  # a weight to its tensors, and to what these stand for
+# A weight to its tensors, and to what these stand for.
+Pack = Callable[[torch.Tensor], tuple[Tensors, torch.Tensor]]
 
 
 @dataclass(frozen=True)
