@@ -171,11 +171,12 @@ def pack(integers: torch.Tensor, wide: int, deep: int) -> torch.Tensor:
 def unpack(packed: torch.Tensor) -> torch.Tensor:
     """The reverse of `pack`, with the zeros. A second copy of all weights would cost what int8 saves."""
     rows, runs, wide, deep = packed.shape
+    # `contiguous` would leave the strides of a single column as they are.
     words = (
         packed.view(torch.int32 if deep == int8.QUAD else torch.int16)
         .squeeze(-1)
         .transpose(1, 2)
-        .contiguous()
+        .clone(memory_format=torch.contiguous_format)
     )
     return words.view(rows * wide, runs).view(torch.int8)
 

@@ -106,15 +106,19 @@ def test_a_model_loads_in_the_room_of_itself_and_one_linear(
 @pytest.mark.usefixtures("compiled")
 def test_a_large_vocabulary_is_never_whole_in_float32(tmp_path: Path) -> None:
     """Its embedding stays as it is in the file, and its head is rounded a few rows at a time: of a weight there are two
-    bytes of the one, and of the other one, twice while it is put in order."""
+    bytes of the one, and of the other one, twice while it is put in order; the fifth is for a layer."""
     vocabulary = 64 * WIDTH
     config = {key: value for key, value in CONFIG.items() if key != "quantization_config"}
-    config |= {"num_hidden_layers": 0, "vocab_size": vocabulary}
+    config |= {"num_hidden_layers": 1, "vocab_size": vocabulary}
     (tmp_path / "config.json").write_text(json.dumps(config))
     embedding = torch.randn(vocabulary, WIDTH).bfloat16()
     tensors = {"model.embed_tokens.weight": embedding, "model.norm.weight": torch.ones(WIDTH)}
+    for name in ("input_layernorm", "post_attention_layernorm"):
+        tensors[f"model.layers.0.{name}.weight"] = torch.ones(WIDTH)
+    for name, shape in SHAPES.items():
+        tensors[f"model.layers.0.{name}.weight"] = torch.ones(shape).bfloat16()
     save_file(tensors, tmp_path / "model.safetensors")
     weights = vocabulary * WIDTH
-    enough, little = (load(tmp_path, "int8", bytes * weights) for bytes in (4.5, 2.5))
+    enough, little = (load(tmp_path, "int8", bytes * weights) for bytes in (5, 2.5))
     assert enough.returncode == 0, enough.stderr
     assert "allocate memory" in little.stderr
