@@ -61,9 +61,7 @@ def _quantize(row: int, x: Array, centre: int, out: Array, scales: Array) -> Non
     for i in range(columns):
         rotated[i] = widen(x[row, i])
     _rotate(rotated)
-    bits = np.int32(0)
-    for i in range(columns):  # as bits, since those of floats without a sign are in their order, NaN on top
-        bits = max(bits, _bits(rotated[i]) & np.int32(0x7FFFFFFF))
+    bits = _largest(rotated)
     top = _float(bits)
     out[row, :] = centre
     if bits >= _INFINITE:
@@ -78,14 +76,33 @@ def _quantize(row: int, x: Array, centre: int, out: Array, scales: Array) -> Non
 
 
 @jit
-def rotate(rows: Array) -> None:
-    """Each row of float32 [rows, columns] times the rotation, in place: as `quantize` does it to activations."""
-    share(_rotate_row, len(rows), (rows,))
+def quantize_weights(x: Array, out: Array, scales: Array) -> None:
+    """Rows of float32 [rows, columns] → int8 within ±127 and each row's scale. `x` is rotated in place.
+
+    As `quantize`, but for how it rounds: to the nearest multiple of the scale, whatever that costs. A row with NaN or
+    infinity gets a scale that is not finite.
+    """
+    share(_quantize_weights, len(x), (x, out, scales))
 
 
 @jit
-def _rotate_row(row: int, rows: Array) -> None:
-    _rotate(rows[row])
+def _quantize_weights(row: int, x: Array, out: Array, scales: Array) -> None:
+    rotated = x[row]
+    _rotate(rotated)
+    top = _float(_largest(rotated))
+    scale = max(top, _NOTHING) / _LARGEST
+    scales[row] = scale if np.isfinite(top) else top
+    for i in range(len(rotated)):
+        out[row, i] = np.int8(np.rint(rotated[i] / scale))
+
+
+@jit
+def _largest(values: Array) -> int:
+    """The bits of the largest float without its sign: as integers these are in their order, NaN on top."""
+    bits = np.int32(0)
+    for i in range(len(values)):
+        bits = max(bits, _bits(values[i]) & np.int32(0x7FFFFFFF))
+    return bits
 
 
 @jit

@@ -139,13 +139,10 @@ def _quantized(weight: torch.Tensor | Unread) -> tuple[torch.Tensor, torch.Tenso
     channels, columns = shape
     integers, scales = torch.empty(channels, columns, dtype=torch.int8), torch.empty(channels)
     for rows in _pieces(channels, columns):
-        rotated = weight[rows].to(torch.float32, copy=True).contiguous()
-        int8.rotate(rotated.numpy())
-        largest = rotated.abs().amax(1)
-        if not largest.isfinite().all():
-            raise ValueError("int8: a weight is not finite")
-        scales[rows] = largest.clamp(min=1e-30) / 127
-        integers[rows] = rotated.div_(scales[rows, None]).round_().to(torch.int8)
+        piece = weight[rows].to(torch.float32, copy=True).contiguous()
+        int8.quantize_weights(piece.numpy(), integers[rows].numpy(), scales[rows].numpy())
+    if not scales.isfinite().all():
+        raise ValueError("int8: a weight is not finite")
     return integers, scales
 
 
@@ -158,26 +155,27 @@ def _pieces(channels: int, columns: int) -> Iterator[slice]:
 def pack(integers: torch.Tensor, wide: int, deep: int) -> torch.Tensor:
     """int8 [out, in] as [out / wide, in / deep, wide, deep], filled up with zeros to whole items of a kernel's work."""
     channels, columns = integers.shape
-    rows, runs = -(-channels // int8.WIDE) * (int8.WIDE // wide), -(-columns // deep)
-    packed = integers.new_empty(rows, runs, wide, deep)
+    rows, runs, word = -(-channels // int8.WIDE) * (int8.WIDE // wide), -(-columns // deep), _word(deep)
+    packed = torch.empty(rows, runs, wide, dtype=word)
     for piece in _pieces(rows * wide, columns):
         part = integers[piece]
-        filled = F.pad(part, (0, runs * deep - columns, 0, piece.stop - piece.start - len(part)))
-        lanes = filled.view(-1, wide, runs, deep).transpose(1, 2)
+        missing = runs * deep - columns, piece.stop - piece.start - len(part)
+        filled = F.pad(part, (0, missing[0], 0, missing[1])) if any(missing) else part
+        lanes = filled.view(word).view(-1, wide, runs).transpose(1, 2)
         packed[piece.start // wide : piece.stop // wide] = lanes
-    return packed
+    return packed.view(torch.int8).view(rows, runs, wide, deep)
+
+
+def _word(deep: int) -> torch.dtype:
+    """As long as so many integers that lie together."""
+    return torch.int32 if deep == int8.QUAD else torch.int16
 
 
 def unpack(packed: torch.Tensor) -> torch.Tensor:
     """The reverse of `pack`, with the zeros. A second copy of all weights would cost what int8 saves."""
     rows, runs, wide, deep = packed.shape
     # `contiguous` would leave the strides of a single column as they are.
-    words = (
-        packed.view(torch.int32 if deep == int8.QUAD else torch.int16)
-        .squeeze(-1)
-        .transpose(1, 2)
-        .clone(memory_format=torch.contiguous_format)
-    )
+    words = packed.view(_word(deep)).squeeze(-1).transpose(1, 2).clone(memory_format=torch.contiguous_format)
     return words.view(rows * wide, runs).view(torch.int8)
 
 

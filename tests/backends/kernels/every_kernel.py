@@ -27,8 +27,8 @@ HEADS, KV_HEADS, SIZE = 6, 2, 32
 NOISE = np.random.default_rng(0)
 ENTRIES: list[Any] = [
     loops.add_norm, loops.silu_mul, loops.gelu_mul, loops.rotate_store, draws.draw, signals.signals, attending.attend,
-    int8.quantize, int8.rotate, int8.finish, int8_avx2.multiply, int4.quantize, int4.multiply, between.product,
-    between.project, between.feed_forward, stack.run,
+    int8.quantize, int8.quantize_weights, int8.finish, int8_avx2.multiply, int4.quantize, int4.multiply,
+    between.product, between.project, between.feed_forward, stack.run,
 ]  # fmt: skip
 
 
@@ -78,9 +78,10 @@ def eight_bits() -> Iterator[tuple[str, Array]]:
     int8.quantize(floats(ROWS, columns), 0, rows, scales)
     yield "int8 rows", rows
     yield "int8 scales", scales
-    turned = floats(ROWS, columns)
-    int8.rotate(turned)
+    turned, small = floats(ROWS, columns), np.empty((ROWS, columns), np.int8)
+    int8.quantize_weights(turned, small, scales)
     yield "int8 rotation", turned
+    yield "int8 weights", small
     offsets, channel, bias = np.zeros(channels, np.int32), floats(channels), floats(channels)
     out = np.empty((ROWS, channels), np.float32)
     sums = NOISE.integers(-(2**20), 2**20, (ROWS, channels)).astype(np.int32)

@@ -19,6 +19,7 @@ from backends.layers.int8 import (
     pack,
     unpack,
 )
+from backends.layers.unread import Unread
 
 SHAPES = [(576, 960), (70, 130), (33, 1), (4, 64), (1, 7), (1536, 65)]
 PRODUCTS = [
@@ -163,3 +164,23 @@ def test_weights_that_cannot_be_kept_are_refused() -> None:
 def test_the_format_is_chosen_by_name() -> None:
     assert isinstance(linear.linear(torch.ones(2, 2), format="int8"), Int8Linear)
     assert not isinstance(linear.linear(torch.ones(2, 2)), Int8Linear)
+
+
+def test_weights_are_rounded_to_the_nearest_multiple_of_their_scale() -> None:
+    """As torch says it, bit by bit; those that are read in pieces, too."""
+    weight = torch.randn(600, 2304) * torch.logspace(-40, 3, 600)[:, None]
+    rotated = weight.clone()
+    whole, scales = layers._quantized(weight)
+    int8.quantize_weights(rotated.numpy(), np.empty((600, 2304), np.int8), np.empty(600, np.float32))
+    expected = rotated.abs().amax(1).clamp(min=1e-30) / 127
+    assert torch.equal(scales, expected)
+    assert torch.equal(whole, (rotated / expected[:, None]).round().to(torch.int8))
+    read: list[range] = []
+
+    def some(rows: range) -> torch.Tensor:
+        read.append(rows)
+        return weight[rows.start : rows.stop]
+
+    unread = Unread((600, 2304), some)
+    assert all(torch.equal(*pair) for pair in zip(layers._quantized(unread), (whole, scales), strict=True))
+    assert len(read) > 1 and max(map(len, read)) < 600
