@@ -97,7 +97,7 @@ def _quantize_weights(row: int, x: Array, out: Array, scales: Array) -> None:
 
 
 @jit
-def _largest(values: Array) -> int:
+def _largest(values: Array) -> np.int32:
     """The bits of the largest float without its sign: as integers these are in their order, NaN on top."""
     bits = np.int32(0)
     for i in range(len(values)):
