@@ -87,7 +87,11 @@ async def test_ranks_answer_as_one_and_are_started_again(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 async def test_ranks_live_and_die_together(config: Config, byte_model: Path, eventually: Eventually) -> None:
+    """An engine of one comes first: what it compiles, four ranks find done, and do not all compile it by themselves."""
+    async with Supervisor([config()]):
+        pass
     divided = config(tensor_parallel=4, step_timeout=3.0)
     async with Supervisor([divided]) as supervisor:
         for blow in (frozen, beheaded, killed):
