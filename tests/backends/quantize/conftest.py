@@ -1,7 +1,7 @@
 """Small random models of any architecture, and their logits."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from backends.models.checkpoint import open_checkpoint
 from backends.models.decoder import kernels_of
 from backends.models.loader import block_of, load_decoder
 from backends.models.registry import decoder_config
+from backends.quantize.job import Order, quantize
+from backends.quantize.settings import settings
 
 CPU = torch.device("cpu")
 SIZES = {
@@ -31,6 +33,7 @@ SIZES = {
 }
 MakeModel = Callable[..., Path]
 Logits = Callable[[Path, Sequence[int]], torch.Tensor]
+Quantized = Callable[[Mapping[str, Mapping[str, Any]]], dict[str, Path]]
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -96,6 +99,24 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
 def qwen(make_model: MakeModel) -> Path:
     """With biases and grouped queries."""
     return make_model("qwen2", tie_word_embeddings=False)
+
+
+@pytest.fixture(scope="session")
+def quantized(qwen: Path, tmp_path_factory: pytest.TempPathFactory) -> Quantized:
+    """`quantized({name: settings})`: that model by each of them, in a folder of its own."""
+
+    def run(methods: Mapping[str, Mapping[str, Any]]) -> dict[str, Path]:
+        folder = tmp_path_factory.mktemp("made")
+        for name, asked in methods.items():
+            order = Order(
+                source=qwen, out=folder / name, settings=settings(**asked),
+                calibrate=lambda: torch.randint(0, 199, (8, 32), generator=torch.Generator().manual_seed(1)),
+                calibration="ours", device=CPU,
+            )  # fmt: skip
+            quantize(order, lambda total, done: None, lambda: None)
+        return {name: folder / name for name in methods}
+
+    return run
 
 
 @pytest.fixture(scope="session")

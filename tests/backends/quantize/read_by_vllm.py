@@ -1,14 +1,16 @@
-"""A checkpoint in vLLM's hands: it says its greedy answer to a prompt. Runs in vLLM's own environment, `.bench/vllm`.
+"""Checkpoints in vLLM's hands: each says its greedy answer to a prompt. Runs in vLLM's own environment, `.bench/vllm`.
 
-    python read_by_vllm.py FOLDER IDS OF THE PROMPT …
+    python read_by_vllm.py ANSWERS IDS,OF,THE,PROMPT FOLDER …
 
-The last line of what it prints is `{"ids": […], "logprobs": […]}`. Its build for AVX2 has no product of four bits, so
-that this one alone is plain torch here; what the files and their numbers mean is vLLM's to say.
+The file ANSWERS is written: of each folder `{"ids": […], "logprobs": […]}`, in their order. Its build for AVX2 has no
+product of four bits, so that this one alone is plain torch here; what the files and their numbers mean is vLLM's to
+say.
 """
 
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 # Tokens: of the answer, of the context, and of what its attention reads at once.
@@ -38,14 +40,20 @@ def multiply(kernel: Any, layer: Any, x: Any, bias: Any = None) -> Any:
 
 
 def main() -> None:
-    from vllm import LLM, SamplingParams  # type: ignore[import-not-found]
     from vllm.model_executor.kernels.linear.mixed_precision.cpu import (  # type: ignore[import-not-found]
         CPUWNA16LinearKernel,
     )
 
     CPUWNA16LinearKernel._process_gptq_weights_w4a16 = unpack
     CPUWNA16LinearKernel.apply_weights = multiply
-    folder, *prompt = sys.argv[1:]
+    answers, prompt, *folders = sys.argv[1:]
+    ids = list(map(int, prompt.split(",")))
+    Path(answers).write_text(json.dumps([answer(folder, ids) for folder in folders]))
+
+
+def answer(folder: str, prompt: list[int]) -> dict[str, Any]:
+    from vllm import LLM, SamplingParams  # type: ignore[import-not-found]
+
     engine = LLM(
         model=folder, dtype="float16", max_model_len=LENGTH, max_num_seqs=1, block_size=PAGE,
         num_gpu_blocks_override=2 * LENGTH // PAGE, enforce_eager=True, skip_tokenizer_init=True,
@@ -53,10 +61,10 @@ def main() -> None:
     sampling = SamplingParams(
         temperature=0.0, max_tokens=ANSWER, ignore_eos=True, detokenize=False, logprobs=0
     )
-    [answer] = engine.generate([{"prompt_token_ids": list(map(int, prompt))}], sampling, use_tqdm=False)
-    [said] = answer.outputs
+    [told] = engine.generate([{"prompt_token_ids": prompt}], sampling, use_tqdm=False)
+    [said] = told.outputs
     logprobs = [each[id].logprob for id, each in zip(said.token_ids, said.logprobs, strict=True)]
-    print(json.dumps({"ids": list(said.token_ids), "logprobs": logprobs}), flush=True)
+    return {"ids": list(said.token_ids), "logprobs": logprobs}
 
 
 if __name__ == "__main__":

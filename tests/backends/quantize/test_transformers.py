@@ -1,6 +1,6 @@
 """What is written as compressed-tensors, in the hands of transformers and the code of that format."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from backends.quantize.job import Order, quantize
 from backends.quantize.settings import settings
 
 Logits = Callable[[Path, Sequence[int]], torch.Tensor]
+Quantized = Callable[[Mapping[str, Mapping[str, Any]]], dict[str, Path]]
 
 METHODS: dict[str, dict[str, Any]] = {
     "rtn 4": {"method": "rtn", "group": 64},
@@ -34,16 +35,8 @@ IN_SIXTEEN_BITS = 5e-3  # of log-probabilities: it rounds the weights that it ma
 
 
 @pytest.fixture(scope="module")
-def made(qwen: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("made")
-    for name, asked in METHODS.items():
-        order = Order(
-            source=qwen, out=folder / name, settings=settings(**asked),
-            calibrate=lambda: torch.randint(0, 199, (8, 32), generator=torch.Generator().manual_seed(1)),
-            calibration="ours", device=torch.device("cpu"),
-        )  # fmt: skip
-        quantize(order, lambda total, done: None, lambda: None)
-    return {name: folder / name for name in METHODS}
+def made(quantized: Quantized) -> dict[str, Path]:
+    return quantized(METHODS)
 
 
 def assert_the_same(folder: Path, logits: Logits, near: float, **options: Any) -> None:

@@ -2,17 +2,15 @@
 
 import json
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from backends.quantize.job import Order, quantize
-from backends.quantize.settings import settings
-
 Logits = Callable[[Path, Sequence[int]], torch.Tensor]
+Quantized = Callable[[Mapping[str, Mapping[str, Any]]], dict[str, Path]]
 
 PYTHON = Path(__file__).parents[3] / ".bench" / "vllm" / "bin" / "python"
 READER = Path(__file__).with_name("read_by_vllm.py")
@@ -32,19 +30,28 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_it_is_read_and_says_the_same(name: str, qwen: Path, logits: Logits, tmp_path: Path) -> None:
-    order = Order(
-        source=qwen, out=tmp_path / "made", settings=settings(**METHODS[name]),
-        calibrate=lambda: torch.randint(0, 199, (8, 32), generator=torch.Generator().manual_seed(1)),
-        calibration="ours", device=torch.device("cpu"),
-    )  # fmt: skip
-    quantize(order, lambda total, done: None, lambda: None)
-    command = [str(PYTHON), str(READER), str(order.out), *map(str, IDS)]
+@pytest.fixture(scope="module")
+def made(quantized: Quantized) -> dict[str, Path]:
+    return quantized(METHODS)
+
+
+@pytest.fixture(scope="module")
+def said(made: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """All of them by one process: starting it takes longer than all that it does."""
+    answers = tmp_path_factory.mktemp("said") / "answers.json"
+    prompt = ",".join(map(str, IDS))
+    command = [str(PYTHON), str(READER), str(answers), prompt, *map(str, made.values())]
     done = subprocess.run(command, capture_output=True, text=True, timeout=880)
     assert done.returncode == 0, done.stdout + done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
-    ours = logits(order.out, IDS + said["ids"])[len(IDS) - 1 : -1]
-    chosen = ours.gather(1, torch.tensor(said["ids"])[:, None])[:, 0]
-    torch.testing.assert_close(chosen, torch.tensor(said["logprobs"]), atol=NEAR, rtol=0)
+    return dict(zip(made, json.loads(answers.read_text()), strict=True))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_is_read_and_says_the_same(
+    name: str, made: dict[str, Path], said: dict[str, Any], logits: Logits
+) -> None:
+    theirs = said[name]
+    ours = logits(made[name], IDS + theirs["ids"])[len(IDS) - 1 : -1]
+    chosen = ours.gather(1, torch.tensor(theirs["ids"])[:, None])[:, 0]
+    torch.testing.assert_close(chosen, torch.tensor(theirs["logprobs"]), atol=NEAR, rtol=0)
     assert (ours.amax(-1) - chosen).max() < NEAR
