@@ -45,10 +45,12 @@ class Shape:
         return {"num_warps": self.warps, "num_stages": self.stages, **OPTIONS}
 
 
-def shape_of(group: int, size: int, bytes_each: int, *, short: bool, as_bytes: bool = False) -> Shape:
+def shape_of(
+    group: int, size: int, bytes_each: int, *, short: bool, scaled: bool = False, as_bytes: bool = False
+) -> Shape:
     """For heads of `size` numbers of `bytes_each`, `group` of them with the same keys. `short`: of short spans.
 
-    `as_bytes`: of float8 that the device does not know, see `widen`.
+    `scaled`: over a cache of eight bits; `as_bytes`: of float8 that the device does not know, see `widen`.
     """
     columns = max(LEAST, triton.next_power_of_2(size))
     least = max(LEAST, triton.next_power_of_2(group))
@@ -59,7 +61,8 @@ def shape_of(group: int, size: int, bytes_each: int, *, short: bool, as_bytes: b
     wide = WIDE_FLOAT32 if bytes_each == 4 else WIDE if width <= 256 else WIDE // 2
     rows = max(least, wide)
     keys = min(keys, KEYS_OF_BYTES) if as_bytes else keys
-    return Shape(rows, columns, keys, 1, warps=8 if rows >= WIDE else 4, stages=2)
+    crowded = scaled and rows * columns >= WIDE * WIDE  # widened keys and values want registers, too
+    return Shape(rows, columns, keys, 1, warps=8 if rows >= WIDE or crowded else 4, stages=2)
 
 
 def paged_attention(
@@ -77,11 +80,11 @@ def paged_attention(
     `window` as in `layout.LayerRule`, `soft_cap` as in `layout.Scheme`. Tokens at position -1 get zeros.
     """
     group, size = q.shape[1] // cache.keys.shape[3], q.shape[2]
-    as_bytes = codes(cache.keys).dtype == torch.uint8
+    scaled, as_bytes = cache.key_scales is not None, codes(cache.keys).dtype == torch.uint8
     for tiles, short in ((batch.short, True), (batch.long, False)):
         if tiles is None:
             continue
-        shape = shape_of(group, size, q.element_size(), short=short, as_bytes=as_bytes)
+        shape = shape_of(group, size, q.element_size(), short=short, scaled=scaled, as_bytes=as_bytes)
         means, sums = out, out  # stand-ins where nothing is merged
         if shape.pieces > 1:
             parts = (tiles.tokens, q.shape[1], shape.pieces)
