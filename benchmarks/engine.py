@@ -5,9 +5,7 @@ after another, and as one padded batch. Tokens per second count only the tokens 
 """
 
 import dataclasses
-import os
 import random
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,8 +17,8 @@ from backends.catalogue import resolve
 from backends.engine.engine import Engine
 from backends.engine.runner import load_runner
 from backends.models.checkpoint import open_checkpoint
-from backends.supervisor import HUGE_PAGES
 from backends.wire import Band, EngineConfig, Sampling, Submit
+from benchmarks.pages import as_engines_are_started
 from benchmarks.report import Report, arguments, machine, paired, publish
 
 MODEL = "smollm2-135m-instruct"
@@ -140,12 +138,7 @@ def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    if not HUGE_PAGES.items() <= os.environ.items():  # as engines are started; the peer gets the same
-        os.execve(
-            sys.executable,
-            [sys.executable, "-m", "benchmarks.engine", *sys.argv[1:]],
-            os.environ | HUGE_PAGES,
-        )
+    as_engines_are_started("benchmarks.engine")  # the peer gets the same
     folder = resolve(MODEL)
     ours = Ours(folder, options.threads)
     peer = Transformers(folder, options.threads, ours.runner.dtype)

@@ -8,7 +8,6 @@ line each; against bfloat16.
 
 import os
 import random
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +20,9 @@ import torch
 from backends.catalogue import resolve
 from backends.engine.engine import Engine
 from backends.engine.runner import load_runner
-from backends.supervisor import HUGE_PAGES
 from backends.wire import Band, EngineConfig, Sampling, Submit
 from benchmarks import formats
+from benchmarks.pages import as_engines_are_started
 from benchmarks.report import Report, Row, arguments, machine, paired, publish
 
 MODEL = "smollm2-135m-instruct"
@@ -154,9 +153,7 @@ def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
-    if not HUGE_PAGES.items() <= os.environ.items():  # as engines are started
-        module = [sys.executable, "-m", "benchmarks.frontier", *sys.argv[1:]]
-        os.execve(sys.executable, module, os.environ | HUGE_PAGES)
+    as_engines_are_started("benchmarks.frontier")
     torch.set_num_threads(options.threads)
     folder = resolve(MODEL)
     rows = format_rows(folder, 2 if options.quick else 9)

@@ -8,7 +8,6 @@ Once with the step budget as it is by default, once, for comparison, with the wh
 import dataclasses
 import os
 import random
-import sys
 import time
 from pathlib import Path
 from statistics import quantiles
@@ -18,8 +17,8 @@ import msgspec
 from backends.catalogue import resolve
 from backends.engine.engine import Engine
 from backends.engine.runner import load_runner
-from backends.supervisor import HUGE_PAGES
 from backends.wire import Band, EngineConfig, Sampling, Submit
+from benchmarks.pages import as_engines_are_started
 from benchmarks.report import Report, Row, arguments, machine, paired, publish
 
 MODEL = "smollm2-135m-instruct"
@@ -160,9 +159,7 @@ def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
-    if not HUGE_PAGES.items() <= os.environ.items():  # as engines are started
-        module = [sys.executable, "-m", "benchmarks.isolation", *sys.argv[1:]]
-        os.execve(sys.executable, module, os.environ | HUGE_PAGES)
+    as_engines_are_started("benchmarks.isolation")
     bench = Bench(resolve(MODEL), options.threads, QUICK_LONG if options.quick else LONG)
     rounds: dict[str, list[Round]] = {CHUNKED: [], WHOLE: []}
     for seed in range(1 if options.quick else 3):

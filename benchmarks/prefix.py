@@ -8,7 +8,6 @@ that goes into tree and keys while nothing is found, against 1%. `tree …`: see
 
 import os
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,9 +20,9 @@ from backends.catalogue import resolve
 from backends.engine.engine import Engine
 from backends.engine.keys import CacheKeys
 from backends.engine.runner import load_runner
-from backends.supervisor import HUGE_PAGES
 from backends.wire import EngineConfig, Sampling, Submit
 from benchmarks import radix
+from benchmarks.pages import as_engines_are_started
 from benchmarks.report import Report, Row, arguments, machine, paired, publish
 from prefixcache.tree import RadixTree
 
@@ -197,9 +196,7 @@ def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
-    if not HUGE_PAGES.items() <= os.environ.items():  # as engines are started
-        module = [sys.executable, "-m", "benchmarks.prefix", *sys.argv[1:]]
-        os.execve(sys.executable, module, os.environ | HUGE_PAGES)
+    as_engines_are_started("benchmarks.prefix")
     size = QUICK if options.quick else WHOLE
     rows = tree_rows(size.sequences)
     bench = Bench(resolve(MODEL), options.threads)
