@@ -104,18 +104,14 @@ class _Source:
         return self._load(name, self.dtype, shape, part)
 
     def embedding(self, name: str, shape: tuple[int, int]) -> Embedding:
-        """This rank's part: on a CPU as the file has it, unless a tied head multiplies by it; a copy, as of norms."""
+        """This rank's part: on a CPU as the file has it, a copy, as of norms, where that is smaller and no tied head
+        multiplies by it."""
         part, stored = Part((self.shard.share(shape[0]),)), self._stored(name, shape)
-        multiplied = self.config.tied and self._format([name]) == "none"
-        if (
-            multiplied
-            or self.device.type != "cpu"
-            or not isinstance(stored, StoredTensor)
-            or not stored.is_known
-        ):
-            return Embedding.of(self.tensor(name, shape, part))
-        expand = partial(dequantize, type=stored.type, dtype=self.dtype)
-        return Embedding(rows_of(stored.read(), part).clone(), self.dtype, expand)
+        looked_up = self.device.type == "cpu" and not (self.config.tied and self._format([name]) == "none")
+        if looked_up and isinstance(stored, StoredTensor) and stored.is_smaller_than(self.dtype):
+            expand = partial(dequantize, type=stored.type, dtype=self.dtype)
+            return Embedding(rows_of(stored.read(), part).clone(), self.dtype, expand)
+        return Embedding.of(self.tensor(name, shape, part))
 
     def norm(self, name: str, width: int) -> torch.Tensor:
         """What the norm multiplies by; a copy, since a whole file stays in memory for the smallest part of it."""

@@ -69,10 +69,10 @@ class StoredTensor:
             return "four"
         return "whole" if self.type in FORMATS and FORMATS[self.type].expand is None else "small"
 
-    @property
-    def is_known(self) -> bool:
-        """Whether it can be loaded."""
-        return self.type in FORMATS
+    def is_smaller_than(self, dtype: torch.dtype) -> bool:
+        """Whether it takes less room than the same numbers of `dtype`; False for what cannot be loaded."""
+        format = FORMATS.get(self.type)
+        return format is not None and format.bytes < format.weights * dtype.itemsize
 
     def load(self, dtype: torch.dtype, part: Part = WHOLE) -> torch.Tensor:
         """As `Stored`; without a copy where it can be."""

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from backends.layers.embedding import Embedding
 from backends.models.checkpoint import open_checkpoint
 from backends.models.decoder import Decoder
 from backends.models.loader import EMBEDDING, HEAD, load_decoder
@@ -85,6 +86,18 @@ def test_the_type_is_the_one_asked_for(folder: Path) -> None:
     decoder = load(folder, torch.bfloat16)
     assert decoder.embedding.dtype == torch.bfloat16
     assert decoder.norm.dtype == decoder.blocks[0].mlp_norm.dtype == torch.float32
+
+
+def test_an_embedding_stays_as_small_as_in_the_file(folder: Path, tmp_path: Path) -> None:
+    """Rows of it are expanded when they are looked up; those that are no smaller are computed with as they are."""
+    halved = edited(folder, tmp_path, lambda tensors: {**tensors, EMBEDDING: tensors[EMBEDDING].bfloat16()})
+    stored, ids = load_file(halved / "model.safetensors")[EMBEDDING], torch.tensor([7, 0, 198, 7])
+    for dtype in (torch.float32, torch.bfloat16):
+        embedding = load(halved, dtype).embedding
+        assert isinstance(embedding, Embedding)
+        assert embedding.table.nbytes == stored.nbytes
+        assert (embedding.expand is None) == (dtype == stored.dtype)
+        assert torch.equal(embedding(ids), stored[ids].to(dtype))
 
 
 @pytest.mark.parametrize(
