@@ -197,10 +197,10 @@ class Bench:
                 if format in peer.formats:
                     self._beside(ours, peer, folder, format, size, found, memory)
             memory["peak MB of ours"] = round(ours.megabytes)
-        further = {"prefill": memory}
-        if alone := found["b1"]:
+        further = {self.cases[-1].name: memory}
+        if alone := found.get("b1"):
             share = alone[0].share(WEIGHT[format] * weights_of(checkpoint))
-            further["b1"] = {"share of the read bandwidth": round(share, 2)}
+            further["b1"] = {"share of the read bandwidth": round(share, 2)} | further.get("b1", {})
         return [
             _row(f"{model} {format} {name}", each, further.get(name, {}))
             for name, each in found.items() if each
@@ -231,6 +231,7 @@ class Bench:
         for _ in range(self.rounds):
             against.probes.append(self.probe.gigabytes_per_second())
             against.pairs.append((ours.rate(case), theirs.rate(case)))
+        print(f"{case.name} against {name}: {against.ratio:.2f}", flush=True)
         return against
 
 
@@ -254,8 +255,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--models", default="135m,0.5b,1.5b", help=f"of {', '.join(MODELS)}")
     parser.add_argument("--formats", default=",".join(FORMATS), help=f"of {', '.join(FORMATS)}")
+    names = [case.name for case in CASES]
+    parser.add_argument("--cases", default=",".join(names), help=f"of {', '.join(names)}")
+    parser.add_argument("--rounds", type=int, help="how often each case is measured; 5, and 2 with --quick")
     options = parser.parse_args()
-    for chosen, known in ((options.models, MODELS), (options.formats, FORMATS)):
+    if options.rounds is not None and options.rounds < 1:
+        parser.error("--rounds: at least 1")
+    for chosen, known in ((options.models, MODELS), (options.formats, FORMATS), (options.cases, names)):
         for unknown in set(chosen.split(",")) - set(known):
             parser.error(f"{unknown} is not one of {', '.join(known)}")
     return options
@@ -267,13 +273,16 @@ def main() -> None:
     models, formats = options.models.split(","), options.formats.split(",")
     if options.quick:
         models, formats = models[:1], formats[:1]
-    cases = tuple(case.quick() for case in CASES) if options.quick else CASES
-    bench, rows = Bench(options, 2 if options.quick else 5, cases), list[Row]()
+    cases = tuple(case for case in CASES if case.name in options.cases.split(","))
+    if options.quick:
+        cases = tuple(case.quick() for case in cases)
+    bench, rows = Bench(options, options.rounds or (2 if options.quick else 5), cases), list[Row]()
     for model in models:
         if not CATALOGUE[MODELS[model]].present:
             print(f"{model} is left out: headrace models pull {MODELS[model]}")
             continue
         for format in formats:
+            print(f"{model} {format}", flush=True)
             rows += bench.rows(model, format)
     publish(Report(name="engine_peers", machine=machine(), rows=rows), options.json)
 
