@@ -25,11 +25,11 @@ from backends.kernels.team import jit, share
 Array = NDArray[Any]
 
 WIDE, QUAD = 64, 4  # channels of an item of work, columns of a product
-FEW = 32  # rows that `multiply` is made for; beyond, torch multiplies whole matrices
 CENTRE = 128  # what an activation of zero is as an unsigned byte
 MAX_COLUMNS = 2**31 // (255 * 128)  # more could overflow a sum
 
 _LANES, _TALL = 16, 4  # channels of a register, rows of a large tile
+_PANEL = 128  # rows of an item of work
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _SUMS, _BYTES = ir.VectorType(_I32, _LANES), ir.VectorType(_I8, _LANES * QUAD)
 _MIXED = 64  # columns that are mixed with one another, at most
@@ -133,22 +133,26 @@ def multiply(
     `x` uint8 [rows, columns of the packed weight], `weight` packed, `offsets` int32 (CENTRE times the sum of a
     channel's weights), `channel` float32 scales and `bias` float32 [channels].
     """
-    share(_multiply, len(weight), (x, scales, weight, offsets, channel, bias, out))
+    panels = -(-len(x) // _PANEL)
+    share(_multiply, panels * len(weight), (panels, x, scales, weight, offsets, channel, bias, out))
 
 
 @jit
 def _multiply(
-    item: int, x: Array, scales: Array, weight: Array, offsets: Array, channel: Array, bias: Array, out: Array
-) -> None:
-    rows, first = len(x), item * WIDE
+    item: int, panels: int, x: Array, scales: Array, weight: Array, offsets: Array, channel: Array, bias: Array,
+    out: Array,
+) -> None:  # fmt: skip
+    """One panel of rows and one part of the channels."""
+    begin, part = item % panels * _PANEL, item // panels
+    end, first = min(begin + _PANEL, len(x)), part * WIDE
     sums = np.empty((_TALL, WIDE), np.int32)
-    tall = rows // _TALL * _TALL
-    for row in range(0, tall, _TALL):
-        _tall_tile(x, row, weight, item, sums)
+    tall = end - (end - begin) % _TALL
+    for row in range(begin, tall, _TALL):
+        _tall_tile(x, row, weight, part, sums)
         for r in range(_TALL):
             finish_tile(row + r, sums, r, first, scales, offsets, channel, bias, out)
-    for row in range(tall, rows):
-        _flat_tile(x, row, weight, item, sums)
+    for row in range(tall, end):
+        _flat_tile(x, row, weight, part, sums)
         finish_tile(row, sums, 0, first, scales, offsets, channel, bias, out)
 
 

@@ -180,7 +180,7 @@ class Layout:
         self.angles: Ints = self.positions + np.repeat(shifts, counts)
         self.rows: Ints = np.repeat(np.arange(len(spans), dtype=np.int32), counts)
         self.device_batch: Any = None  # what kernels for GPUs have made of it
-        self.plans: dict[bool, Any] = {}  # what kernels have worked out for layers with a window, and without
+        self.plan: Any = None  # how kernels for CPUs have cut it
         self.tables: Ints = np.zeros((len(spans), max(len(span.blocks) for span in spans)), np.int32)
         for table, span in zip(self.tables, spans, strict=True):
             table[: len(span.blocks)] = span.blocks

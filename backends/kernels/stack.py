@@ -1,7 +1,8 @@
-"""All blocks of a model in one call, for steps of few tokens.
+"""All blocks of a model in one call.
 
-Such a step is as fast as weights come from memory, and while Python goes from one call to the next none do. The blocks
-of most models have arrays of the same shapes, so that loops need those of one block, and where the others' lie.
+A step of few tokens is as fast as weights come from memory, and while Python goes from one call to the next none do.
+The blocks of most models have arrays of the same shapes, so that loops need those of one block, and where the others'
+lie.
 
 The same loops run as in calls of their own, so nothing of the result is different.
 """

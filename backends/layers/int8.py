@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 
 from backends.kernels import between, int8, int8_avx2
-from backends.kernels.int8 import FEW
 from backends.layers.unread import Unread
 
 _AT_ONCE = 1 << 20  # weights that are rounded and packed together: what lies in between is small
@@ -56,14 +55,14 @@ class Int8Linear:
         self.scales = scales.numpy()
         self.bias = np.zeros(self.channels, np.float32) if bias is None else bias.float().numpy()
         self.product = product = fastest()(integers)
-        self.arrays: between.Arrays | None = None  # of loops for so many rows as they are made for
+        self.arrays: between.Arrays | None = None  # for `backends.kernels.between`
         if product.loops is not None:
             self.arrays = product.zero, *product.loops, self.scales, self.bias
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         rows, product = x.shape[0], self.product
         out = x.new_empty(rows, self.channels)
-        if self.arrays is not None and rows <= FEW:
+        if self.arrays is not None:
             between.product(as_array(x.contiguous()), self.arrays, as_array(out))
             return out
         integers, scales = np.empty((rows, product.width), product.zero.dtype), np.empty(rows, np.float32)
@@ -80,29 +79,22 @@ def fastest() -> type[Product]:
 
 
 class VnniProduct:
-    """A kernel of our own for few rows, torch's for many."""
+    """Bytes as they are."""
 
     zero: ClassVar[np.integer[Any]] = np.uint8(int8.CENTRE)
 
     def __init__(self, weight: torch.Tensor) -> None:
         self._packed = pack(weight, int8.WIDE, int8.QUAD).numpy()
-        self.width = self._packed.shape[1] * int8.QUAD
         self._offsets = (int8.CENTRE * weight.sum(1, dtype=torch.int32)).numpy()
+        self.width = self._packed.shape[1] * int8.QUAD
         self.loops: Loops = (self._packed, self._offsets)
 
     def __call__(self, x: Integers, scales: Floats, channel: Floats, bias: Floats, out: np.ndarray) -> None:
-        packed, offsets = self._packed, self._offsets
-        if len(x) <= FEW:
-            int8.multiply(x, scales, packed, offsets, channel, bias, out)
-            return
-        # Exact where the CPU adds bytes into 32 bits, as VNNI and AMX do.
-        signed, weight = torch.from_numpy(x) ^ int8.CENTRE, unpack(torch.from_numpy(packed))
-        sums = torch._int_mm(signed.view(torch.int8), weight[: len(channel)].T)
-        int8.finish(sums.numpy(), scales, np.zeros_like(offsets), channel, bias, out)
+        int8.multiply(x, scales, self._packed, self._offsets, channel, bias, out)
 
 
 class Avx2Product:
-    """One kernel for any number of rows."""
+    """Activations widened to sixteen bits."""
 
     zero: ClassVar[np.integer[Any]] = np.int16(0)
 
@@ -169,14 +161,6 @@ def pack(integers: torch.Tensor, wide: int, deep: int) -> torch.Tensor:
 def _word(deep: int) -> torch.dtype:
     """As long as so many integers that lie together."""
     return torch.int32 if deep == int8.QUAD else torch.int16
-
-
-def unpack(packed: torch.Tensor) -> torch.Tensor:
-    """The reverse of `pack`, with the zeros. A second copy of all weights would cost what int8 saves."""
-    rows, runs, wide, deep = packed.shape
-    # `contiguous` would leave the strides of a single column as they are.
-    words = packed.view(_word(deep)).squeeze(-1).transpose(1, 2).clone(memory_format=torch.contiguous_format)
-    return words.view(rows * wide, runs).view(torch.int8)
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from backends.kernels import int8
-from backends.kernels.int8 import FEW
 from backends.layers import int8 as layers
 from backends.layers import linear
 from backends.layers.int8 import (
@@ -17,10 +16,10 @@ from backends.layers.int8 import (
     Product,
     VnniProduct,
     pack,
-    unpack,
 )
 from backends.layers.unread import Unread
 
+MANY = 140  # rows: more than an item of work has
 SHAPES = [(576, 960), (70, 130), (33, 1), (4, 64), (1, 7), (1536, 65)]
 PRODUCTS = [
     pytest.param(
@@ -64,7 +63,7 @@ def test_a_product_is_the_integer_product(
 
 
 @pytest.mark.parametrize("product", PRODUCTS)
-@pytest.mark.parametrize("rows", [5, FEW + 8])
+@pytest.mark.parametrize("rows", [5, MANY])
 @pytest.mark.parametrize("x", [-128, 127])
 @pytest.mark.parametrize("weight", [-128, 127])
 def test_extremes_do_not_saturate(product: type[Product], rows: int, x: int, weight: int) -> None:
@@ -78,24 +77,28 @@ def test_extremes_do_not_saturate(product: type[Product], rows: int, x: int, wei
 @pytest.mark.parametrize(("columns", "channels"), SHAPES)
 def test_packing_loses_nothing(columns: int, channels: int, wide: int, deep: int) -> None:
     weight = integers(channels, columns)
-    assert torch.equal(unpack(pack(weight, wide, deep))[:channels, :columns], weight)
+    rows, runs, _, _ = (packed := pack(weight, wide, deep)).shape
+    back = packed.transpose(1, 2).reshape(rows * wide, runs * deep)
+    assert torch.equal(back[:channels, :columns], weight)
+    assert not back[channels:].any()
+    assert not back[:, columns:].any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("columns", "channels"), SHAPES)
 def test_a_row_is_the_same_alone_and_among_others(columns: int, channels: int, dtype: torch.dtype) -> None:
-    """Loud neighbours included, below and above the border between the two products."""
+    """Loud neighbours included, within an item of work and beyond."""
     layer = Int8Linear(torch.randn(channels, columns), torch.randn(channels))
-    x = torch.randn(FEW + 8, columns) * 10.0 ** torch.randint(-3, 4, (FEW + 8, 1))
+    x = torch.randn(MANY, columns) * 10.0 ** torch.randint(-3, 4, (MANY, 1))
     many = layer(x.to(dtype))
-    for rows in (1, 3, 8, FEW, FEW + 1):
+    for rows in (1, 3, 8, 32, 129):
         for start in range(0, len(x) - rows + 1, rows):
             part = slice(start, start + rows)
             assert torch.equal(layer(x[part].to(dtype)), many[part])
 
 
 @pytest.mark.parametrize("product", PRODUCTS)
-@pytest.mark.parametrize("rows", [1, 5, FEW + 8])
+@pytest.mark.parametrize("rows", [1, 5, MANY])
 def test_the_result_is_the_same_whatever_the_cpu_has(
     product: type[Product], rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,7 +119,7 @@ def test_the_best_that_the_cpu_has_is_taken(
     assert layers.fastest() is product
 
 
-@pytest.mark.parametrize("rows", [1, 7, FEW + 8])
+@pytest.mark.parametrize("rows", [1, 7, MANY])
 def test_threads_change_nothing(rows: int, threads: None) -> None:
     layer, x = Int8Linear(torch.randn(300, 576)), torch.randn(rows, 576)
     torch.set_num_threads(1)
@@ -126,7 +129,7 @@ def test_threads_change_nothing(rows: int, threads: None) -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("rows", [4, FEW + 8])
+@pytest.mark.parametrize("rows", [4, MANY])
 def test_what_is_no_number_stays_in_its_row(bad: float, rows: int) -> None:
     layer, x = Int8Linear(torch.randn(70, 64)), torch.randn(rows, 64)
     right = layer(x)
