@@ -4,8 +4,8 @@
 through LLVM's intrinsic of that name, so that nothing but numba is needed. Activations travel as unsigned bytes,
 128 above their value; what that adds, 128 · Σ weights of the channel, is subtracted at the end.
 
-Before it is rounded, a row is rotated by an orthogonal matrix, and so are the weights: the product stays what it is,
-and what one loud column would take from the precision of all others is spread over many (arXiv:2404.00456).
+Before it is rounded, a row is rotated by an orthogonal matrix, and so are the weights, see `hadamard`: the product
+stays what it is.
 
 Packed weights int8 [channels / 64, columns / 4, 64, 4]: four columns of 64 channels lie together, four registers.
 """
@@ -19,6 +19,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from backends.kernels.hadamard import mix
 from backends.kernels.numeric import narrow, widen
 from backends.kernels.team import jit, share
 
@@ -32,8 +33,7 @@ _LANES, _TALL = 16, 4  # channels of a register, rows of a large tile
 _PANEL = 128  # rows of an item of work
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _SUMS, _BYTES = ir.VectorType(_I32, _LANES), ir.VectorType(_I8, _LANES * QUAD)
-_MIXED = 64  # columns that are mixed with one another, at most
-_ZERO, _ONE, _LARGEST = np.float32(0), np.float32(1), np.float32(127)
+_ZERO, _LARGEST = np.float32(0), np.float32(127)
 _INFINITE = np.int32(0x7F800000)  # the bits of infinity; those of NaN are above
 _NOTHING = np.float32(1e-30)  # below it the inverse of a scale leaves float32
 _NAN = np.float32(np.nan)
@@ -60,7 +60,7 @@ def _quantize(row: int, x: Array, centre: int, out: Array, scales: Array) -> Non
     rotated = np.empty(columns, np.float32)
     for i in range(columns):
         rotated[i] = widen(x[row, i])
-    _rotate(rotated)
+    mix(rotated)
     bits = _largest(rotated)
     top = _float(bits)
     out[row, :] = centre
@@ -88,7 +88,7 @@ def quantize_weights(x: Array, out: Array, scales: Array) -> None:
 @jit
 def _quantize_weights(row: int, x: Array, out: Array, scales: Array) -> None:
     rotated = x[row]
-    _rotate(rotated)
+    mix(rotated)
     top = _float(_largest(rotated))
     scale = max(top, _NOTHING) / _LARGEST
     scales[row] = scale if np.isfinite(top) else top
@@ -103,25 +103,6 @@ def _largest(values: Array) -> np.int32:
     for i in range(len(values)):
         bits = max(bits, _bits(values[i]) & np.int32(0x7FFFFFFF))
     return bits
-
-
-@jit
-def _rotate(values: Array) -> None:
-    """The Walsh-Hadamard transform over columns that are a part of the row apart: runs of neighbours, not single
-    values, are added and subtracted, which vectorises. The row has `mixed` parts, a power of two."""
-    columns = len(values)
-    mixed = 1
-    while mixed < _MIXED and columns % (2 * mixed) == 0:
-        mixed *= 2
-    run, norm = columns // mixed, _ONE / np.sqrt(np.float32(mixed))
-    for i in range(columns):
-        values[i] *= norm
-    while run < columns:
-        for start in range(0, columns, 2 * run):
-            left, right = values[start : start + run], values[start + run : start + 2 * run]
-            for i in range(run):
-                left[i], right[i] = left[i] + right[i], left[i] - right[i]
-        run *= 2
 
 
 @jit
