@@ -21,14 +21,13 @@ def sample(
 
     `positions`: where in its sequence each token will stand; the noise is drawn from seed and position.
     """
-    logits = logits.float()
-    ids: torch.Tensor = logits.max(-1).indices  # argmax, by the kernel that vectorises
+    ids = kernels.argmax(logits)
     drawn = [row for row, sampling in enumerate(samplings) if sampling.temperature > 0]
     if not drawn:
         return ids
     chosen = [samplings[row] for row in drawn]
     keys = [row_key(sampling.seed, positions[row]) for row, sampling in zip(drawn, chosen, strict=True)]
     index = upload(drawn, logits.device, np.int64)
-    scores = kernels.truncate(logits[index], chosen)
+    scores = kernels.truncate(logits[index].float(), chosen)
     ids[index] = kernels.draw(scores, upload(keys, logits.device, np.int64))
     return ids

@@ -168,6 +168,11 @@ class Cpu(Kernels):
         plan: Plan = layout.plan
         return plan
 
+    def argmax(self, logits: torch.Tensor) -> torch.Tensor:
+        out = torch.empty(len(logits), dtype=torch.int64)
+        sureness.argmax(array(logits), out.numpy())
+        return out
+
     def draw(self, scores: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         out = torch.empty_like(keys)
         draws.draw(scores.numpy(), keys.numpy().view(np.uint64), out.numpy())

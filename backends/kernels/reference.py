@@ -169,6 +169,11 @@ class Kernels:
         future = ones.triu(context - count + 1)
         return future if window is None else future | ones.tril(context - count - window)
 
+    def argmax(self, logits: torch.Tensor) -> torch.Tensor:
+        """The first of the largest of each row [rows, vocabulary], int64; of a row with NaN, any."""
+        found: torch.Tensor = logits.float().max(-1).indices  # by the kernel that vectorises
+        return found
+
     def truncate(self, logits: torch.Tensor, laws: Sequence[Law]) -> torch.Tensor:
         """What is left to draw from, see `truncation.truncate`."""
         return truncate(logits, laws)

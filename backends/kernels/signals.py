@@ -1,4 +1,4 @@
-"""How sure a model is of its next token, from raw logits in one pass over them, a row a thread.
+"""Which token a model thinks likeliest, and how sure it is, from raw logits in one pass over them, a row a thread.
 
 A row is read in blocks that stay in the nearest cache: their largest, then their sums about the largest so far, which
 are moved when a larger one comes (M. Milakov and N. Gimelshein, arXiv:1805.02867, with the entropy's sum beside).
@@ -49,6 +49,27 @@ def _signals(at: int, logits: Array, rows: Array, tokens: Array, out: Array) -> 
     out[at, 0] = widen(logits[row, tokens[at]]) - best - log_total
     out[at, 1] = best - second
     out[at, 2] = log_total - weighted / total
+
+
+@jit
+def argmax(logits: Array, out: Array) -> None:
+    """As `reference.Kernels.argmax`; `logits` as in `signals`."""
+    share(_argmax, len(logits), (logits, out))
+
+
+@jit
+def _argmax(row: int, logits: Array, out: Array) -> None:
+    width = logits.shape[1]
+    best, first = _largest(logits, row, 0, min(BLOCK, width)), 0
+    for begin in range(BLOCK, width, BLOCK):
+        largest = _largest(logits, row, begin, min(begin + BLOCK, width))
+        if largest > best:
+            best, first = largest, begin
+    out[row] = first
+    for place in range(first, min(first + BLOCK, width)):
+        if widen(logits[row, place]) == best:
+            out[row] = place
+            break
 
 
 @for_maxima

@@ -26,9 +26,9 @@ ROWS, WIDTH = 5, 32 * 18 + 3  # lanes, and what is left of them
 HEADS, KV_HEADS, SIZE = 6, 2, 32
 NOISE = np.random.default_rng(0)
 ENTRIES: list[Any] = [
-    loops.add_norm, loops.silu_mul, loops.gelu_mul, loops.rotate_store, draws.draw, signals.signals, attending.attend,
-    int8.quantize, int8.quantize_weights, int8.finish, int8_avx2.multiply, int4.quantize, int4.multiply,
-    between.product, between.project, between.feed_forward, stack.run,
+    loops.add_norm, loops.silu_mul, loops.gelu_mul, loops.rotate_store, draws.draw, signals.signals, signals.argmax,
+    attending.attend, int8.quantize, int8.quantize_weights, int8.finish, int8_avx2.multiply, int4.quantize,
+    int4.multiply, between.product, between.project, between.feed_forward, stack.run,
 ]  # fmt: skip
 
 
@@ -69,6 +69,7 @@ def rows() -> Iterator[tuple[str, torch.Tensor]]:
     keys = torch.from_numpy(NOISE.integers(0, 2**62, ROWS))
     scores = tensor(ROWS, 3000)
     yield "draw", ours.draw(scores, keys)
+    yield "argmax", ours.argmax(scores)
     yield "signals", ours.signals(scores * 4, torch.arange(ROWS), torch.zeros(ROWS, dtype=torch.int64))
 
 

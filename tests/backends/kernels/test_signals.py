@@ -59,3 +59,25 @@ def test_wherever_the_largest_two_are(data: st.DataObject) -> None:
 def test_nobody_asks(kind: type[Kernels]) -> None:
     empty = torch.tensor([], dtype=torch.int64)
     assert kind.signals(object.__new__(kind), torch.zeros(2, 8), empty, empty).shape == (0, 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [2, signals.BLOCK, signals.BLOCK + 1, 3 * signals.BLOCK + 77])
+def test_the_likeliest_token(kind: type[Kernels], dtype: torch.dtype, width: int) -> None:
+    logits = torch.randint(-40, 30, (6, width)).to(dtype)
+    places = [0, 1, width // 2, width - 1, width - 2]
+    for row, place in enumerate(places):
+        logits[row, place] = 50
+    logits[5] = -torch.inf  # a grammar that leaves nothing over
+    logits[5, width - 1] = -1e30
+    found = kind.argmax(object.__new__(kind), logits)
+    assert found.tolist() == [*places, width - 1]
+
+
+def test_the_first_of_two_that_are_equally_likely() -> None:
+    """Where one answer is to come from any batch, it cannot be one or the other."""
+    for first, second in ((0, 1), (5, signals.BLOCK + 5), (signals.BLOCK, signals.BLOCK + 1)):
+        logits = torch.zeros(1, 2 * signals.BLOCK)
+        logits[0, first] = logits[0, second] = 2.5
+        assert Cpu.argmax(object.__new__(Cpu), logits).tolist() == [first]
