@@ -85,7 +85,9 @@ class VnniProduct:
 
     def __init__(self, weight: torch.Tensor) -> None:
         self._packed = pack(weight, int8.WIDE, int8.QUAD).numpy()
-        self._offsets = (int8.CENTRE * weight.sum(1, dtype=torch.int32)).numpy()
+        self._offsets = np.empty(len(weight), np.int32)
+        for rows in _pieces(*weight.shape):  # for the sums, each is widened as a whole
+            self._offsets[rows] = int8.CENTRE * weight[rows].sum(1, dtype=torch.int32).numpy()
         self.width = self._packed.shape[1] * int8.QUAD
         self.loops: Loops = (self._packed, self._offsets)
 
