@@ -13,15 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backends.kernels import chunks, singles
+from backends.kernels.cached import FEW
 from backends.kernels.layout import Span
 from backends.kernels.sides import Side
-from backends.kernels.softmax import NOTHING, PART, finish, fold, seen
-from backends.kernels.team import jit, share
+from backends.kernels.softmax import NOTHING, PART, TILE, finish, fold, seen
+from backends.kernels.team import crew, jit, share
+from backends.kernels.tiles import locate
 from backends.kernels.vectors import STEP
 
 Array = NDArray[Any]
 
-FEW = 8  # queries for which `singles` is faster
 LANES = 64  # queries of a group: as many tokens as have so many heads of one key/value head
 ITEMS = 24  # groups of a batch, over all key/value heads, from which on no keys are cut
 
@@ -140,6 +141,7 @@ def _attend(
     count = tokens * group
     top, total, mean = _nothing(count, size)
     own_top, own_total, own_mean = _nothing(count, size)
+    after = np.zeros(TILE, np.int64)
     few = count <= FEW and size % STEP == 0
     if few:
         queries = _scaled(qkv, token, tokens, head, group, size, scale)
@@ -150,8 +152,9 @@ def _attend(
         if begin >= end:
             continue
         if few:
+            _next(item, part, layer, window, keys[0], tables, pieces, after)
             _single(
-                layer, window, cap, queries, keys, values, table, head, position, group, begin, end,
+                layer, window, cap, queries, keys, values, table, head, position, group, begin, end, after,
                 own_top, own_total, own_mean,
             )  # fmt: skip
         else:
@@ -164,6 +167,24 @@ def _attend(
         tops[item, :count], totals[item, :count], means[item, :count] = top, total, mean
     else:
         finish(total, mean, token, head, group, out)
+
+
+@jit
+def _next(
+    item: int, part: int, layer: int, window: int, cache: Array, tables: Array, pieces: Array, after: Array
+) -> None:
+    """`after` = where the first tile lies that will be read after a part, if there is any: of the next part, or of the
+    item that this thread is likely to come to next."""
+    kv_heads = cache.shape[3]
+    if part + 1 == pieces[item // kv_heads, 5]:
+        item += crew()
+        if item >= len(pieces) * kv_heads:
+            return
+        part = pieces[item // kv_heads, 4] - 1
+    row, _, tokens, position = pieces[item // kv_heads, :4]
+    begin, end = seen(position, tokens, window, part + 1)
+    if begin < end:
+        locate(cache, layer, tables[row], begin, min(TILE, end - begin), item % kv_heads, after)
 
 
 @jit

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from backends.kernels import between, draws, loops, stack
 from backends.kernels import signals as sureness
-from backends.kernels.attention import FEW, Plan, attend
+from backends.kernels.attention import Plan, attend
+from backends.kernels.cached import FEW
 from backends.kernels.layout import ENDLESS, PLAIN, KVCache, Layout, Scheme
 from backends.kernels.reference import Kernels, Linear
 from backends.kernels.sides import array, side

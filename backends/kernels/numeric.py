@@ -12,7 +12,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from backends.kernels.team import for_maxima, jit
+from backends.kernels.team import jit
 
 _I8, _I16, _I32, _F32 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.FloatType()
 
@@ -87,12 +87,3 @@ def exp(x: Any) -> Any:
     r = fused(n, -_LN2_LOW, fused(n, -_LN2_HIGH, x))
     tail = fused(fused(fused(fused(fused(_P0, r, _P1), r, _P2), r, _P3), r, _P4), r, _P5)
     return (fused(tail, r * r, r) + _ONE) * _float_of_bits((np.int32(n) + np.int32(127)) << np.int32(23))
-
-
-@for_maxima
-def largest(rows: Any, row: Any, count: Any) -> Any:
-    """The largest of rows[row, :count], count ≥ 1."""
-    best = rows[row, 0]
-    for place in range(count):
-        best = max(best, rows[row, place])
-    return best

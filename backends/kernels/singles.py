@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from backends.kernels.numeric import exp, largest, widen
+from backends.kernels.cached import mix, score
+from backends.kernels.numeric import exp, widen
 from backends.kernels.sides import Side
-from backends.kernels.softmax import EIGHTH, NOTHING, TILE, capped, total_of
+from backends.kernels.softmax import NOTHING, TILE, capped
 from backends.kernels.team import jit
-from backends.kernels.tiles import located
-from backends.kernels.vectors import STEP, copy, multiply, turn
+from backends.kernels.tiles import locate, readable
+from backends.kernels.vectors import STEP, row_maximum, row_sum
 
 Array = NDArray[Any]
 
-_TURNED = 2 * STEP  # keys that are turned at a time: a part of TILE
 _ZERO = np.float32(0)
 
 
@@ -27,10 +27,11 @@ def scaled(qkv: Array, token: int, count: int, head: int, group: int, size: int,
     """The scaled queries of `count` tokens [queries, size], query head g of the group for token t in row
     t · group + g."""
     queries = np.empty((count * group, size), np.float32)
-    for t in range(count):
-        for g in range(group):
-            for i in range(size):
-                queries[t * group + g, i] = widen(qkv[token + t, (head * group + g) * size + i]) * scale
+    for m in range(count * group):
+        first = (head * group + m % group) * size
+        source, target = qkv[token + m // group, first : first + size], queries[m]
+        for i in range(size):
+            target[i] = widen(source[i]) * scale
     return queries
 
 
@@ -48,104 +49,76 @@ def attend(
     group: int,
     begin: int,
     end: int,
+    after: Array,
     top: Array,
     total: Array,
     mean: Array,
 ) -> None:
-    """As `chunks.attend`, for `queries` as `scaled` has them, whose size is a multiple of STEP."""
+    """As `chunks.attend`, for `queries` as `scaled` has them, whose size is a multiple of STEP.
+
+    `after` [TILE]: which keys and values will be read after these, see `tiles.locate`.
+    """
     count, size = queries.shape
-    offsets = np.empty(TILE, np.int64)
-    key, value = np.empty((size, _TURNED), np.float32), np.empty((TILE, size), np.float32)
-    tiles = np.empty((TILE, size), np.float32), value
-    scores = np.empty((count, TILE), np.float32)
+    places, coming = np.empty(TILE, np.int64), np.empty(TILE, np.int64)
+    scores, kept = np.empty((count, TILE), np.float32), np.empty(count, np.float32)
     top[:], total[:], mean[:] = NOTHING, _ZERO, _ZERO
+    locate(keys[0], layer, table, begin, min(TILE, end - begin), head, places)
     for start in range(begin, end, TILE):
-        many = min(TILE, end - start)
-        there, beside = located(keys, values, layer, table, start, many, head, offsets, tiles)
-        scores[:] = _ZERO
-        for j in range(0, many, _TURNED):
-            turn(there[0], offsets, j, size, key, 0)
-            turn(there[0], offsets, j + STEP, size, key, STEP)
-            if len(there[1]):
-                _scale_columns(key, there[1], offsets[j:])
-            multiply(queries, size, 1, key, size, scores, j, count)
+        many, last = min(TILE, end - start), start + TILE >= end
+        tall = (many + STEP - 1) // STEP * STEP
+        if not last:
+            locate(keys[0], layer, table, start + TILE, min(TILE, end - start - TILE), head, coming)
+        there, beside = readable(keys, values, layer, table, start, many, head, size, places)
+        score(queries, there[0], there[1], places, many, scores)
         if cap > 0:
-            _cap(scores, cap)
-        ragged = start + TILE > position + 1 or start < position + (count - 1) // group + 1 - window
+            _cap(scores, tall, cap)
+        ragged = start + tall > position + 1 or start < position + (count - 1) // group + 1 - window
         if ragged:
-            _hide(scores, start, position, group, window, NOTHING)
-        _exponentials(scores, top, total, mean)
+            _hide(scores, tall, start, position, group, window, NOTHING)
+        _exponentials(scores, tall, top, kept)
         if ragged:
-            _hide(scores, start, position, group, window, _ZERO)
-        _add_up(scores, total)
-        for j in range(many):
-            copy(beside[0], offsets[j], size, value, j)
-        if len(beside[1]):
-            _scale_rows(value, beside[1], offsets, many)
-        multiply(scores, TILE, 1, value, many, mean, 0, count)
+            _hide(scores, tall, start, position, group, window, _ZERO)
+        _add_up(scores, tall, kept, total)
+        mix(
+            scores, beside[0], beside[1], places, many, kept, mean,
+            keys[0], values[0], after if last else coming,
+        )  # fmt: skip
+        places, coming = coming, places
 
 
 @jit
-def _scale_columns(columns: Array, scales: Array, offsets: Array) -> None:
-    """Multiply each by the scale of what lies at its offset."""
-    size, count = columns.shape
-    flat, factors = scales.reshape(-1), np.empty(count, np.float32)
-    for j in range(count):
-        factors[j] = flat[offsets[j] // size]
-    for i in range(size):
-        for j in range(count):
-            columns[i, j] *= factors[j]
-
-
-@jit
-def _scale_rows(rows: Array, scales: Array, offsets: Array, count: int) -> None:
-    """As `_scale_columns`, the first `count` of them."""
-    flat, size = scales.reshape(-1), rows.shape[1]
-    for j in range(count):
-        factor = flat[offsets[j] // size]
-        for i in range(size):
-            rows[j, i] *= factor
-
-
-@jit
-def _cap(scores: Array, cap: Any) -> None:
+def _cap(scores: Array, count: int, cap: Any) -> None:
     for m in range(len(scores)):
-        for j in range(TILE):
+        for j in range(count):
             scores[m, j] = capped(scores[m, j], cap)
 
 
 @jit
-def _hide(scores: Array, start: int, position: int, group: int, window: int, value: Any) -> None:
+def _hide(scores: Array, count: int, start: int, position: int, group: int, window: int, value: Any) -> None:
     """Write `value` where a query does not see the key: after its token, or before its window."""
     for m in range(len(scores)):
         last = position + m // group - start
-        for j in range(TILE):
+        for j in range(count):
             if j > last or last - j >= window:
                 scores[m, j] = value
 
 
 @jit
-def _exponentials(scores: Array, top: Array, total: Array, mean: Array) -> None:
-    """As in `chunks`."""
-    for m in range(len(scores)):
-        row, best = scores[m], max(top[m], largest(scores, m, TILE))
-        for j in range(TILE):
+def _exponentials(scores: Array, count: int, top: Array, kept: Array) -> None:
+    """As in `chunks`; `kept`: by what all that was summed before is to be multiplied."""
+    for m in range(len(top)):
+        best = max(top[m], row_maximum(scores, m, count))
+        kept[m], top[m] = top[m] - best, best
+    for m in range(len(top)):
+        row, best = scores[m], top[m]
+        for j in range(count):
             row[j] = exp(row[j] - best)
-        before = exp(top[m] - best)
-        top[m] = best
-        total[m] *= before
-        own = mean[m]
-        for i in range(len(own)):
-            own[i] *= before
+    for m in range(len(top)):
+        kept[m] = exp(kept[m])
 
 
 @jit
-def _add_up(scores: Array, total: Array) -> None:
+def _add_up(scores: Array, count: int, kept: Array, total: Array) -> None:
     """As in `chunks`."""
-    parts = np.empty((EIGHTH, 1), np.float32)
-    for m in range(len(scores)):
-        parts[:] = _ZERO
-        for j in range(0, TILE, EIGHTH):
-            for part in range(EIGHTH):
-                parts[part, 0] += scores[m, j + part]
-        total[m] += total_of(parts, 0)
+    for m in range(len(total)):
+        total[m] = total[m] * kept[m] + row_sum(scores, m, count)

@@ -21,7 +21,8 @@ from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_SYMBOL = "headrace_team"  # compiled loops call it; where it leads is decided in each process, see `_entry`
+# Compiled loops call these; where they lead is decided in each process, see `_entry` and `_crew_entry`.
+_SYMBOL, _CREW = "headrace_team", "headrace_crew"
 _VOID, _POINTER = ir.VoidType(), ir.IntType(8).as_pointer()
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
@@ -41,6 +42,7 @@ config.CACHE_DIR = str(_cache_folder())
 
 _Work = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _Team = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+_Crew = ctypes.CFUNCTYPE(ctypes.c_int)
 
 
 def jit(function: F, freedom: frozenset[str] = frozenset(), nogil: bool = False) -> F:
@@ -73,8 +75,24 @@ def _entry(library: Any) -> Any:
     return getattr(library, "GOMP_parallel", None) or _Team(alone)
 
 
-_team = _entry(ctypes.CDLL(None))
+def _crew_entry(library: Any) -> Any:
+    return getattr(library, "omp_get_num_threads", None) or _Crew(lambda: 1)
+
+
+_team, _crew = _entry(ctypes.CDLL(None)), _crew_entry(ctypes.CDLL(None))
 binding.add_symbol(_SYMBOL, ctypes.cast(_team, ctypes.c_void_p).value)
+binding.add_symbol(_CREW, ctypes.cast(_crew, ctypes.c_void_p).value)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def crew(typing_context: Any) -> Any:
+    """crew(): how many threads run the loop that this is called in; see `share`."""
+
+    def lower(_: Any, builder: Any, __: Any, ___: Any) -> Any:
+        count = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_I32, []), _CREW)
+        return builder.sext(builder.call(count, []), _I64)
+
+    return types.int64(), lower
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -57,7 +57,22 @@ def _fetch_records(
         load_record(side, layer, table[position // block_size], position % block_size, head, tile[j])
 
 
-def located(
+@jit
+def locate(cache: Array, layer: int, table: Array, start: int, count: int, head: int, places: Array) -> None:
+    """places[j] = number of the vector of the position start + j among all of `cache`; behind `count` as the last."""
+    blocks, block_size, kv_heads = cache.shape[1:4]
+    done = 0
+    while done < count:
+        block, offset = table[(start + done) // block_size], (start + done) % block_size
+        run = min(block_size - offset, count - done)
+        first = ((layer * blocks + block) * block_size + offset) * kv_heads + head
+        for j in range(run):
+            places[done + j] = first + j * kv_heads
+        done += run
+    places[count:] = places[count - 1]
+
+
+def readable(
     keys: Side,
     values: Side,
     layer: int,
@@ -65,60 +80,33 @@ def located(
     start: int,
     count: int,
     head: int,
-    offsets: Array,
-    tiles: tuple[Array, Array],
+    size: int,
+    places: Array,
 ) -> tuple[Side, Side]:
-    """Keys and values of `count` positions from `start` on, with their scales: each vector is so far into the arrays as
-    `offsets` say then; what is behind `count` there is as the last one.
+    """Keys and values [.., size] in which registers can read what `places` says, after `locate`.
 
-    Registers read most types where they lie. Records are first written to `tiles`, [at least count, head_dim] each.
+    They read most types where they lie. Records are written out, and `places` becomes what says where.
     """
     raise NotImplementedError("for compiled loops alone")
 
 
-@overload(located)  # type: ignore[untyped-decorator]
-def _located(
-    keys: Any,
-    values: Any,
-    layer: Any,
-    table: Any,
-    start: Any,
-    count: Any,
-    head: Any,
-    offsets: Any,
-    tiles: Any,
+@overload(readable)  # type: ignore[untyped-decorator]
+def _readable(
+    keys: Any, values: Any, layer: Any, table: Any, start: Any, count: Any, head: Any, size: Any, places: Any
 ) -> Any:
     def in_place(
-        keys: Any, values: Any, layer: Any, table: Any, start: Any, count: Any, head: Any, offsets: Any, tiles: Any
+        keys: Any, values: Any, layer: Any, table: Any, start: Any, count: Any, head: Any, size: Any, places: Any
     ) -> Any:  # fmt: skip
-        _locate(keys[0], layer, table, start, count, head, offsets)
         return keys, values
 
     def written(
-        keys: Any, values: Any, layer: Any, table: Any, start: Any, count: Any, head: Any, offsets: Any, tiles: Any
+        keys: Any, values: Any, layer: Any, table: Any, start: Any, count: Any, head: Any, size: Any, places: Any
     ) -> Any:  # fmt: skip
+        tiles, no_scales = np.empty((2, count, size), np.float32), np.empty((0, 0, 0, 0), np.float32)
         fetch(keys, layer, table, start, count, head, tiles[0])
         fetch(values, layer, table, start, count, head, tiles[1])
-        for j in range(len(offsets)):
-            offsets[j] = min(j, count - 1) * tiles[0].shape[1]
-        no_scales = np.empty((0, 0, 0, 0), np.float32)
+        for j in range(len(places)):
+            places[j] = min(j, count - 1)
         return (tiles[0], no_scales), (tiles[1], no_scales)
 
     return written if of_records(keys) else in_place
-
-
-@jit
-def _locate(
-    cache: Array, layer: int, table: Array, start: int, count: int, head: int, offsets: Array
-) -> None:
-    """How far into the cache they are."""
-    blocks, block_size, kv_heads, size = cache.shape[1:]
-    done = 0
-    while done < count:
-        block, offset = table[(start + done) // block_size], (start + done) % block_size
-        run = min(block_size - offset, count - done)
-        first = (((layer * blocks + block) * block_size + offset) * kv_heads + head) * size
-        for j in range(run):
-            offsets[done + j] = first + j * kv_heads * size
-        done += run
-    offsets[count:] = offsets[count - 1]

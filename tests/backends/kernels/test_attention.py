@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.kernels.attention import FEW, ITEMS, LANES, Plan, cut
+from backends.kernels.attention import ITEMS, LANES, Plan, cut
+from backends.kernels.cached import FEW
 from backends.kernels.cpu import Cpu
 from backends.kernels.layout import KVCache, LayerRule, Layout, Scheme, Span
 from backends.kernels.reference import Kernels

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from backends.kernels.numeric import exp, largest, narrow, widen
+from backends.kernels.numeric import exp, narrow, widen
 from backends.kernels.team import jit
 
 Array = NDArray[Any]
@@ -72,9 +72,3 @@ def test_float32_passes_unchanged() -> None:
     out = np.empty_like(x)
     narrowed(widened(x), out)
     np.testing.assert_array_equal(out.view(np.int32), x.view(np.int32))
-
-
-def test_largest_reads_only_its_part_of_a_row() -> None:
-    rows = np.array([[9, 9, 9, 9], [-3, -1, -2, 7]], np.float32)
-    assert largest(rows, 1, 3) == -1
-    assert largest(rows, 1, 1) == -3

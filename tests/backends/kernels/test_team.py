@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from backends.kernels import team
-from backends.kernels.team import jit, share
+from backends.kernels.team import crew, jit, share
 
 Array = NDArray[Any]
 
@@ -34,6 +34,16 @@ def allocate(sizes: Array) -> None:
 @jit
 def _allocate(item: int, sizes: Array) -> None:
     sizes[item] = np.empty(sizes[item], np.float64).size
+
+
+@jit
+def count_threads(counts: Array) -> None:
+    share(_count_threads, len(counts), (counts,))
+
+
+@jit
+def _count_threads(item: int, counts: Array) -> None:
+    counts[item] = crew()
 
 
 @pytest.fixture(params=[1, 2, 5])
@@ -67,12 +77,21 @@ def test_a_failing_item_is_an_error_of_the_loop(threads: int) -> None:
     allocate(np.array([1, 2, 3]))  # the next loop is not affected
 
 
+def test_a_crew_is_of_all_threads(threads: int) -> None:
+    counts = np.zeros(9, np.int64)
+    count_threads(counts)
+    assert set(counts.tolist()) == {threads}
+    count_threads(counts[:1])
+    assert counts[0] == 1
+
+
 def test_without_openmp_the_loop_runs_on_the_calling_thread() -> None:
     entry = team._entry(object())  # a library that lacks the symbol
     ran: list[int | None] = []
     work = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(ran.append)
     entry(ctypes.cast(work, ctypes.c_void_p), 5, 2, 0)
     assert ran == [5]
+    assert team._crew_entry(object())() == 1
 
 
 def test_openmp_is_found_here() -> None:
