@@ -306,4 +306,4 @@ def _by_count(builder: Any, count: Any, case: Callable[[int], None]) -> None:
 
 # What 32 registers of 512 bits hold, or 16 of 256.
 _WIDE = bool(binding.get_host_cpu_features().get("avx512f"))
-score, mix = (scoring(16, 8), mixing(16, 24)) if _WIDE else (scoring(8, 8), mixing(8, 8))
+score, mix = (scoring(16, 4), mixing(16, 24)) if _WIDE else (scoring(8, 8), mixing(8, 8))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from backends.kernels.cached import FEW
 from backends.kernels.cpu import Cpu
 from backends.kernels.kv_formats import RECORDS, dequantize
 from backends.kernels.kv_int4 import decode
@@ -85,6 +86,25 @@ def test_a_row_does_not_depend_on_its_neighbours(computed: torch.dtype, kept: to
         alone = case.run(Cpu, case.caches[1], Scheme(), [span])
         tokens = Layout(case.spans, case.caches[0]).tokens(row)
         torch.testing.assert_close(alone, together[tokens], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("computed", "kept"), TYPES, ids=str)
+@pytest.mark.parametrize("size", [24, 64, 80, 96, 128, 256])
+def test_few_queries_and_many_say_the_same_bits(computed: torch.dtype, kept: torch.dtype, size: int) -> None:
+    """Few at a time are multiplied in other registers than many are."""
+    noise, start, count = torch.Generator().manual_seed(size), 70, 12
+    blocks = torch.randperm(8, generator=noise).tolist()
+    tables = torch.ones(100, size // 2), torch.zeros(100, size // 2)
+    for group in range(1, FEW + 1):
+        cache = KVCache(1, 8, BLOCK, KV_HEADS, size, dtype=kept)
+        kernels = Cpu(cache, *tables, group * KV_HEADS)
+        qkv = torch.randn(start + count, (group + 2) * KV_HEADS * size, generator=noise).to(computed)
+        kernels.attention(0, qkv[:start].clone(), Layout([Span(0, start, blocks)], cache))
+        many = kernels.attention(0, qkv[start:].clone(), Layout([Span(start, count, blocks)], cache))
+        for token in range(count):
+            at = start + token
+            one = kernels.attention(0, qkv[at : at + 1].clone(), Layout([Span(at, 1, blocks)], cache))
+            assert torch.equal(one[0], many[token]), (group, token)
 
 
 def stored(vector: torch.Tensor, kept: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
