@@ -9,7 +9,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from backends.kernels.noise import BITS, GOLDEN, LAST_SHIFT, MIX
-from backends.kernels.team import jit, share
+from backends.kernels.team import deal, jit
 
 _GOLDEN = np.uint64(GOLDEN)
 (_SHIFT_1, _FACTOR_1), (_SHIFT_2, _FACTOR_2) = (
@@ -23,7 +23,7 @@ _LN2, _STEP = np.log(2.0), 2.0**-BITS
 @jit
 def draw(scores: NDArray[np.float32], keys: NDArray[np.uint64], out: NDArray[np.int64]) -> None:
     """out[row] = argmax(scores[row] + gumbel(keys[row])), for scores [rows, vocabulary]."""
-    share(_draw, len(out), (scores, keys, out))
+    deal(_draw, len(out), (scores, keys, out))
 
 
 @jit

@@ -20,7 +20,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from backends.kernels.numeric import narrow, widen
-from backends.kernels.team import jit, share
+from backends.kernels.team import deal, jit
 
 Array = NDArray[Any]
 
@@ -45,7 +45,7 @@ def quantize(x: Array, out: Array, scales: Array, sums: Array) -> None:
 
     A group with NaN or infinity gets the scale NaN.
     """
-    share(_quantize, len(x), (x, out, scales, sums))
+    deal(_quantize, len(x), (x, out, scales, sums))
 
 
 @jit
@@ -86,7 +86,7 @@ def multiply(
     `x`, `factors` and `sums` come from `quantize`; `weight`, `scales` and `minima` are packed, their channels filled
     up to whole items of work; `bias` float32 [channels].
     """
-    share(_multiply, len(weight) * LANES // WIDE, (x, factors, sums, weight, scales, minima, bias, out))
+    deal(_multiply, len(weight) * LANES // WIDE, (x, factors, sums, weight, scales, minima, bias, out))
 
 
 @jit

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from backends.kernels.hadamard import mix
 from backends.kernels.numeric import narrow, widen
-from backends.kernels.team import jit, share
+from backends.kernels.team import deal, jit
 
 Array = NDArray[Any]
 
@@ -51,7 +51,7 @@ def quantize(x: Array, centre: int, out: Array, scales: Array) -> None:
 
     A row with NaN or infinity gets the scale NaN; the columns of `out` beyond those of `x` get `centre`.
     """
-    share(_quantize, len(x), (x, centre, out, scales))
+    deal(_quantize, len(x), (x, centre, out, scales))
 
 
 @jit
@@ -82,7 +82,7 @@ def quantize_weights(x: Array, out: Array, scales: Array) -> None:
     As `quantize`, but for how it rounds: to the nearest multiple of the scale, whatever that costs. A row with NaN or
     infinity gets a scale that is not finite.
     """
-    share(_quantize_weights, len(x), (x, out, scales))
+    deal(_quantize_weights, len(x), (x, out, scales))
 
 
 @jit
@@ -115,16 +115,16 @@ def multiply(
     channel's weights), `channel` float32 scales and `bias` float32 [channels].
     """
     panels = -(-len(x) // _PANEL)
-    share(_multiply, panels * len(weight), (panels, x, scales, weight, offsets, channel, bias, out))
+    deal(_multiply, panels * len(weight), (x, scales, weight, offsets, channel, bias, out))
 
 
 @jit
 def _multiply(
-    item: int, panels: int, x: Array, scales: Array, weight: Array, offsets: Array, channel: Array, bias: Array,
-    out: Array,
-) -> None:  # fmt: skip
-    """One panel of rows and one part of the channels."""
-    begin, part = item % panels * _PANEL, item // panels
+    item: int, x: Array, scales: Array, weight: Array, offsets: Array, channel: Array, bias: Array, out: Array
+) -> None:
+    """One panel of rows and one part of the channels. Panel by panel, so that most rows are of one thread: the one that
+    has them in loops over rows."""
+    begin, part = item // len(weight) * _PANEL, item % len(weight)
     end, first = min(begin + _PANEL, len(x)), part * WIDE
     sums = np.empty((_TALL, WIDE), np.int32)
     tall = end - (end - begin) % _TALL
@@ -140,7 +140,7 @@ def _multiply(
 @jit
 def finish(sums: Array, scales: Array, offsets: Array, channel: Array, bias: Array, out: Array) -> None:
     """As `multiply`, from sums [rows, channels] that another product has found."""
-    share(_finish_row, len(sums), (sums, scales, offsets, channel, bias, out))
+    deal(_finish_row, len(sums), (sums, scales, offsets, channel, bias, out))
 
 
 @jit

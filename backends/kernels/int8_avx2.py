@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from backends.kernels.int8 import finish_tile
-from backends.kernels.team import jit, share
+from backends.kernels.team import deal, jit
 
 Array = NDArray[Any]
 
@@ -39,7 +39,7 @@ def multiply(
 ) -> None:
     """As `int8.multiply`, for `x` int16 [rows, columns of the packed weight] around zero, so that `offsets` are 0."""
     parts, panels = -(-out.shape[1] // _WIDE), -(-len(x) // _PANEL)
-    share(_multiply, parts * panels, (panels, x, scales, weight, offsets, channel, bias, out))
+    deal(_multiply, parts * panels, (panels, x, scales, weight, offsets, channel, bias, out))
 
 
 @jit

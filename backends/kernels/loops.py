@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from backends.kernels.numeric import exp, fused, narrow, widen
 from backends.kernels.sides import Side, store
-from backends.kernels.team import jit, share
+from backends.kernels.team import deal, jit
 from backends.kernels.vectors import dot
 
 Array = NDArray[Any]
@@ -24,7 +24,7 @@ _GELU_SCALE, _GELU_CUBE = np.float32((8 / np.pi) ** 0.5), np.float32(0.044715)
 
 @jit
 def add_norm(residual: Array, update: Array, weight: Array, eps: Any, out: Array) -> None:
-    share(_add_norm, len(residual), (residual, update, weight, eps, out))
+    deal(_add_norm, len(residual), (residual, update, weight, eps, out))
 
 
 @jit
@@ -40,7 +40,7 @@ def _add_norm(row: int, residual: Array, update: Array, weight: Array, eps: Any,
 
 @jit
 def silu_mul(gate_up: Array, out: Array) -> None:
-    share(_silu_mul, len(out), (gate_up, out))
+    deal(_silu_mul, len(out), (gate_up, out))
 
 
 @jit
@@ -53,7 +53,7 @@ def _silu_mul(row: int, gate_up: Array, out: Array) -> None:
 
 @jit
 def gelu_mul(gate_up: Array, out: Array) -> None:
-    share(_gelu_mul, len(out), (gate_up, out))
+    deal(_gelu_mul, len(out), (gate_up, out))
 
 
 @jit
@@ -85,7 +85,7 @@ def rotate_store(
 
     `size`: of a head; `angles`: see `layout.LayerRule`; `turns`: Layout.angles.
     """
-    share(
+    deal(
         _rotate_store,
         len(qkv),
         (layer, size, angles, qkv, cos, sin, keys, values, positions, turns, rows, tables),

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backends.kernels.numeric import exp, widen
-from backends.kernels.team import for_maxima, jit, share
+from backends.kernels.team import deal, for_maxima, jit
 from backends.kernels.vectors import dot
 
 Array = NDArray[Any]
@@ -22,7 +22,7 @@ _LOWEST, _ZERO = np.float32(-np.inf), np.float32(0)
 @jit
 def signals(logits: Array, rows: Array, tokens: Array, out: Array) -> None:
     """As `reference.Kernels.signals`; `logits` float32, or bfloat16 as int16."""
-    share(_signals, len(rows), (logits, rows, tokens, out))
+    deal(_signals, len(rows), (logits, rows, tokens, out))
 
 
 @jit
@@ -54,7 +54,7 @@ def _signals(at: int, logits: Array, rows: Array, tokens: Array, out: Array) -> 
 @jit
 def argmax(logits: Array, out: Array) -> None:
     """As `reference.Kernels.argmax`; `logits` as in `signals`."""
-    share(_argmax, len(logits), (logits, out))
+    deal(_argmax, len(logits), (logits, out))
 
 
 @jit

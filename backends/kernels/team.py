@@ -21,8 +21,8 @@ from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Compiled loops call these; where they lead is decided in each process, see `_entry` and `_crew_entry`.
-_SYMBOL, _CREW = "headrace_team", "headrace_crew"
+# Compiled loops call these; where they lead is decided in each process, see `_entry` and `_number_entry`.
+_SYMBOL, _CREW, _PLACE = "headrace_team", "headrace_crew", "headrace_place"
 _VOID, _POINTER = ir.VoidType(), ir.IntType(8).as_pointer()
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
@@ -42,7 +42,7 @@ config.CACHE_DIR = str(_cache_folder())
 
 _Work = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _Team = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
-_Crew = ctypes.CFUNCTYPE(ctypes.c_int)
+_Number = ctypes.CFUNCTYPE(ctypes.c_int)
 
 
 def jit(function: F, freedom: frozenset[str] = frozenset(), nogil: bool = False) -> F:
@@ -75,13 +75,22 @@ def _entry(library: Any) -> Any:
     return getattr(library, "GOMP_parallel", None) or _Team(alone)
 
 
-def _crew_entry(library: Any) -> Any:
-    return getattr(library, "omp_get_num_threads", None) or _Crew(lambda: 1)
+def _number_entry(library: Any, name: str, alone: int) -> Any:
+    return getattr(library, name, None) or _Number(lambda: alone)
 
 
-_team, _crew = _entry(ctypes.CDLL(None)), _crew_entry(ctypes.CDLL(None))
-binding.add_symbol(_SYMBOL, ctypes.cast(_team, ctypes.c_void_p).value)
-binding.add_symbol(_CREW, ctypes.cast(_crew, ctypes.c_void_p).value)
+_library = ctypes.CDLL(None)
+_team = _entry(_library)
+_crew = _number_entry(_library, "omp_get_num_threads", 1)
+_place = _number_entry(_library, "omp_get_thread_num", 0)
+for _name, _function in ((_SYMBOL, _team), (_CREW, _crew), (_PLACE, _place)):
+    binding.add_symbol(_name, ctypes.cast(_function, ctypes.c_void_p).value)
+
+
+def _number(builder: Any, name: str) -> Any:
+    """What a function of OpenMP without arguments says, in 64 bits."""
+    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_I32, []), name)
+    return builder.sext(builder.call(function, []), _I64)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -89,8 +98,17 @@ def crew(typing_context: Any) -> Any:
     """crew(): how many threads run the loop that this is called in; see `share`."""
 
     def lower(_: Any, builder: Any, __: Any, ___: Any) -> Any:
-        count = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_I32, []), _CREW)
-        return builder.sext(builder.call(count, []), _I64)
+        return _number(builder, _CREW)
+
+    return types.int64(), lower
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def place(typing_context: Any) -> Any:
+    """place(): which of them this one is, from 0 on."""
+
+    def lower(_: Any, builder: Any, __: Any, ___: Any) -> Any:
+        return _number(builder, _PLACE)
 
     return types.int64(), lower
 
@@ -102,6 +120,21 @@ def share(typing_context: Any, body: Any, count: Any, arguments: Any) -> Any:
     For use inside `jit` functions. `body` is a `jit` function without a result; idle threads fetch the next i, so
     uneven work balances itself. Raises MemoryError when a body fails, which only an allocation can.
     """
+    return _loop(body, arguments, 0)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def deal(typing_context: Any, body: Any, count: Any, arguments: Any) -> Any:
+    """As `share`, for items that take equally long: three of four are dealt out beforehand.
+
+    What one thread has written another gets from far where cores do not share a cache, the next i like the rows of a
+    matrix. So each thread has a run of items of its own, the same in each loop over as many, and fetches only the rest.
+    """
+    return _loop(body, arguments, 3)
+
+
+def _loop(body: Any, arguments: Any, quarters: int) -> Any:
+    """Signature and lowering of a loop of which so many quarters are dealt out."""
     signature = (types.int64, *arguments.types)
     body.dispatcher.compile(signature)
     compiled = body.dispatcher.overloads[signature]
@@ -110,7 +143,7 @@ def share(typing_context: Any, body: Any, count: Any, arguments: Any) -> Any:
         context.add_linking_libs([compiled.library])
         fields = cgutils.unpack_tuple(builder, values[2])
         shared = _Shared(builder, values[1], fields)
-        function = _outline(context, builder, compiled, signature, shared)
+        function = _outline(context, builder, compiled, signature, shared, quarters)
         # One item needs no team; otherwise 0 means as many threads as torch has been set to.
         threads = builder.select(builder.icmp_signed("<=", values[1], _I64(1)), _I32(1), _I32(0))
         team_type = ir.FunctionType(_VOID, [function.type, _POINTER, _I32, _I32])
@@ -137,27 +170,39 @@ class _Shared:
         return cgutils.gep_inbounds(builder, base or self.at, 0, place)
 
 
-def _outline(context: Any, builder: Any, compiled: Any, signature: Any, shared: _Shared) -> Any:
-    """A function `void (void *shared)` that fetches and runs items until none is left."""
+def _outline(
+    context: Any, builder: Any, compiled: Any, signature: Any, shared: _Shared, quarters: int
+) -> Any:
+    """A function `void (void *shared)` that runs its own items, and then fetches what is left."""
     name = builder.module.get_unique_name(f"{builder.function.name}.shared")
     function = ir.Function(builder.module, ir.FunctionType(_VOID, [_POINTER]), name=name)
     function.linkage = "internal"
-    entry, fetch, work, done = (
-        function.append_basic_block(block) for block in ("entry", "fetch", "work", "done")
-    )
-    inner = ir.IRBuilder(entry)
+    inner = ir.IRBuilder(function.append_basic_block("entry"))
     base = inner.bitcast(function.args[0], shared.type.as_pointer())
     count = inner.load(shared.field(inner, 2, base))
     arguments = [inner.load(shared.field(inner, 3 + place, base)) for place in range(shared.arguments)]
+    callee = context.declare_function(builder.module, compiled.fndesc)
+
+    def run(item: Any) -> None:
+        status, _ = context.call_conv.call_function(inner, callee, types.none, signature, [item, *arguments])
+        with inner.if_then(status.is_error, likely=False):
+            inner.atomic_rmw("or", shared.field(inner, 1, base), _I64(1), "monotonic")
+
+    dealt = _I64(0)
+    if quarters:
+        threads = _number(inner, _CREW)
+        each = inner.sdiv(inner.mul(count, _I64(quarters)), inner.mul(threads, _I64(4)))
+        own, dealt = inner.mul(_number(inner, _PLACE), each), inner.mul(threads, each)
+        with cgutils.for_range_slice(inner, own, inner.add(own, each), _I64(1), _I64) as (item, _):
+            run(item)
+    fetch, work, done = (function.append_basic_block(block) for block in ("fetch", "work", "done"))
     inner.branch(fetch)
     inner.position_at_end(fetch)
-    item = inner.atomic_rmw("add", shared.field(inner, 0, base), _I64(1), "monotonic")
+    fetched = inner.atomic_rmw("add", shared.field(inner, 0, base), _I64(1), "monotonic")
+    item = inner.add(dealt, fetched)
     inner.cbranch(inner.icmp_signed("<", item, count), work, done)
     inner.position_at_end(work)
-    callee = context.declare_function(builder.module, compiled.fndesc)
-    status, _ = context.call_conv.call_function(inner, callee, types.none, signature, [item, *arguments])
-    with inner.if_then(status.is_error, likely=False):
-        inner.atomic_rmw("or", shared.field(inner, 1, base), _I64(1), "monotonic")
+    run(item)
     inner.branch(fetch)
     inner.position_at_end(done)
     inner.ret_void()

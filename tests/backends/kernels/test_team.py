@@ -1,4 +1,4 @@
-"""`share`: every item once, whatever the number of threads, and a loud end when an item fails."""
+"""`share` and `deal`: every item once, whatever the number of threads, and a loud end when an item fails."""
 
 import ctypes
 from typing import Any
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from backends.kernels import team
-from backends.kernels.team import crew, jit, share
+from backends.kernels.team import crew, deal, jit, place, share
 
 Array = NDArray[Any]
 
@@ -22,6 +22,11 @@ def count_items(counts: Array, scale: int) -> None:
 
 
 @jit
+def count_dealt_items(counts: Array, scale: int) -> None:
+    deal(_count, len(counts), (counts, scale))
+
+
+@jit
 def _count(item: int, counts: Array, scale: int) -> None:
     counts[item] += item * scale + 1
 
@@ -29,6 +34,11 @@ def _count(item: int, counts: Array, scale: int) -> None:
 @jit
 def allocate(sizes: Array) -> None:
     share(_allocate, len(sizes), (sizes,))
+
+
+@jit
+def deal_allocations(sizes: Array) -> None:
+    deal(_allocate, len(sizes), (sizes,))
 
 
 @jit
@@ -46,6 +56,16 @@ def _count_threads(item: int, counts: Array) -> None:
     counts[item] = crew()
 
 
+@jit
+def note_places(places: Array) -> None:
+    deal(_note_place, len(places), (places,))
+
+
+@jit
+def _note_place(item: int, places: Array) -> None:
+    places[item] = place()
+
+
 @pytest.fixture(params=[1, 2, 5])
 def threads(request: pytest.FixtureRequest) -> Any:
     before = torch.get_num_threads()
@@ -54,12 +74,13 @@ def threads(request: pytest.FixtureRequest) -> Any:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("items", [0, 1, 2, 3, 1000])
-def test_each_item_runs_once(threads: int, items: int) -> None:
+@pytest.mark.parametrize("loop", [count_items, count_dealt_items])
+@pytest.mark.parametrize("items", [0, 1, 2, 3, 5, 7, 1000])
+def test_each_item_runs_once(threads: int, items: int, loop: Any) -> None:
     counts = np.zeros(items, np.int64)
     for _ in range(20):
         counts[:] = 0
-        count_items(counts, 3)
+        loop(counts, 3)
         np.testing.assert_array_equal(counts, np.arange(items) * 3 + 1)
 
 
@@ -69,12 +90,29 @@ def test_arguments_reach_every_item(items: int, scale: int) -> None:
     counts = np.zeros(items, np.int64)
     count_items(counts, scale)
     np.testing.assert_array_equal(counts, np.arange(items) * scale + 1)
+    counts[:] = 0
+    count_dealt_items(counts, scale)
+    np.testing.assert_array_equal(counts, np.arange(items) * scale + 1)
 
 
-def test_a_failing_item_is_an_error_of_the_loop(threads: int) -> None:
+@pytest.mark.parametrize("loop", [allocate, deal_allocations])
+@pytest.mark.parametrize("sizes", [[1, 2**60, 1], [2**60, *[1] * 40], [*[1] * 40, 2**60]])
+def test_a_failing_item_is_an_error_of_the_loop(threads: int, loop: Any, sizes: list[int]) -> None:
     with pytest.raises(MemoryError, match="parallel loop"):
-        allocate(np.array([1, 2**60, 1]))
-    allocate(np.array([1, 2, 3]))  # the next loop is not affected
+        loop(np.array(sizes))
+    loop(np.array([1, 2, 3]))  # the next loop is not affected
+
+
+def test_each_thread_has_the_same_run_of_items_in_each_loop(threads: int) -> None:
+    """Three of four: what one loop has written the next one finds near."""
+    places, again = np.full((2, 41), -1, np.int64)
+    note_places(places)
+    note_places(again)
+    each = 41 * 3 // (4 * threads)
+    expected = np.repeat(np.arange(threads), each)
+    np.testing.assert_array_equal(places[: len(expected)], expected)
+    np.testing.assert_array_equal(again[: len(expected)], expected)
+    assert ((places >= 0) & (places < threads)).all()
 
 
 def test_a_crew_is_of_all_threads(threads: int) -> None:
@@ -91,7 +129,7 @@ def test_without_openmp_the_loop_runs_on_the_calling_thread() -> None:
     work = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(ran.append)
     entry(ctypes.cast(work, ctypes.c_void_p), 5, 2, 0)
     assert ran == [5]
-    assert team._crew_entry(object())() == 1
+    assert team._number_entry(object(), "omp_get_num_threads", 1)() == 1
 
 
 def test_openmp_is_found_here() -> None:
