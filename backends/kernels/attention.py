@@ -17,7 +17,7 @@ from backends.kernels.cached import FEW
 from backends.kernels.layout import Span
 from backends.kernels.sides import Side
 from backends.kernels.softmax import NOTHING, PART, TILE, finish, fold, seen
-from backends.kernels.team import crew, jit, share
+from backends.kernels.team import deal, following, jit
 from backends.kernels.tiles import locate
 from backends.kernels.vectors import STEP
 
@@ -99,13 +99,13 @@ def attend(
         lanes = max(lanes, pieces[piece, 2] * group)
     tops, totals = np.empty((2, cut * kv_heads, lanes), np.float32)
     means = np.empty((cut * kv_heads, lanes, size), np.float32)
-    share(
+    deal(
         _attend,
         len(pieces) * kv_heads,
         (layer, window, scale, cap, qkv, keys, values, tables, pieces, group, cut, tops, totals, means, out),
     )
     if cut:
-        share(
+        deal(
             _merge, (len(groups) - 1) * kv_heads, (pieces, groups, group, kv_heads, tops, totals, means, out)
         )
 
@@ -177,7 +177,7 @@ def _next(
     item that this thread is likely to come to next."""
     kv_heads = cache.shape[3]
     if part + 1 == pieces[item // kv_heads, 5]:
-        item += crew()
+        item = following(item, len(pieces) * kv_heads)
         if item >= len(pieces) * kv_heads:
             return
         part = pieces[item // kv_heads, 4] - 1

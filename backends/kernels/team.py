@@ -133,6 +133,18 @@ def deal(typing_context: Any, body: Any, count: Any, arguments: Any) -> Any:
     return _loop(body, arguments, 3)
 
 
+@jit
+def following(item: int, count: int) -> int:
+    """The item that this thread is likely to come to next in a loop of `deal`; `count` or more: none."""
+    threads = crew()
+    each = 3 * count // (4 * threads)
+    if item >= threads * each:
+        return item + threads
+    if (item + 1) % each:
+        return item + 1
+    return threads * each + place()
+
+
 def _loop(body: Any, arguments: Any, quarters: int) -> Any:
     """Signature and lowering of a loop of which so many quarters are dealt out."""
     signature = (types.int64, *arguments.types)

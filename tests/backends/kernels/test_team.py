@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from backends.kernels import team
-from backends.kernels.team import crew, deal, jit, place, share
+from backends.kernels.team import crew, deal, following, jit, place, share
 
 Array = NDArray[Any]
 
@@ -66,6 +66,16 @@ def _note_place(item: int, places: Array) -> None:
     places[item] = place()
 
 
+@jit
+def note_following(places: Array, following_ones: Array) -> None:
+    deal(_note_following, len(places), (places, following_ones))
+
+
+@jit
+def _note_following(item: int, places: Array, following_ones: Array) -> None:
+    places[item], following_ones[item] = place(), following(item, len(places))
+
+
 @pytest.fixture(params=[1, 2, 5])
 def threads(request: pytest.FixtureRequest) -> Any:
     before = torch.get_num_threads()
@@ -113,6 +123,17 @@ def test_each_thread_has_the_same_run_of_items_in_each_loop(threads: int) -> Non
     np.testing.assert_array_equal(places[: len(expected)], expected)
     np.testing.assert_array_equal(again[: len(expected)], expected)
     assert ((places >= 0) & (places < threads)).all()
+
+
+@pytest.mark.parametrize("items", [1, 3, 41])
+def test_what_follows_is_known_of_all_that_is_dealt(threads: int, items: int) -> None:
+    places, following_ones = np.full((2, items), -1, np.int64)
+    note_following(places, following_ones)
+    each = items * 3 // (4 * threads)
+    for item in range(each * threads):
+        last = item % each == each - 1
+        assert following_ones[item] == (each * threads + places[item] if last else item + 1)
+    assert (following_ones > np.arange(items)).all()
 
 
 def test_a_crew_is_of_all_threads(threads: int) -> None:
