@@ -134,7 +134,7 @@ def deal(typing_context: Any, body: Any, count: Any, arguments: Any) -> Any:
 
 
 @jit
-def following(item: int, count: int) -> int:
+def following(item: int, count: int) -> Any:
     """The item that this thread is likely to come to next in a loop of `deal`; `count` or more: none."""
     threads = crew()
     each = 3 * count // (4 * threads)
