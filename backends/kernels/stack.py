@@ -4,6 +4,9 @@ A step of few tokens is as fast as weights come from memory, and while Python go
 The blocks of most models have arrays of the same shapes, so that loops need those of one block, and where the others'
 lie.
 
+Of a long prompt each thread has panels of tokens, and takes them from one attention to the next by itself: what it
+writes stays in the cache that is its own, and threads wait for one another at attentions alone.
+
 The same loops run as in calls of their own, so nothing of the result is different.
 """
 
@@ -22,10 +25,11 @@ from backends.kernels.attention import attend
 from backends.kernels.between import Arrays
 from backends.kernels.layout import ENDLESS, LayerRule
 from backends.kernels.sides import Side
-from backends.kernels.team import without_lock
+from backends.kernels.team import deal, jit, threads, without_lock
 
 Array = NDArray[Any]
 
+_PANEL = 64  # tokens of a panel at least; weights are read once for each
 _LINEARS = ("qkv", "output", "gate_up", "down")
 
 
@@ -116,14 +120,88 @@ def run(
     qkv = np.empty((tokens, len(linears[0][-1])), update.dtype)
     mixed = np.empty((tokens, qkv.shape[1] - 2 * kv_heads * size), update.dtype)
     width = len(linears[2][-1]) // 2
+    panels = tokens // _PANEL
+    if panels < 2 * threads():
+        panels = 1
     for block in range(len(norms)):
         norm, rule, at = norms[block], rules[block], addresses[block]
-        between.project(residual, update, norm[0], eps, placed(linears[0], at[0]), qkv)
-        loops.rotate_store(block, size, rule[0], qkv, cos, sin, keys, values, positions, turns, rows, tables)
+        before = (
+            panels, block, size, residual, update, norm[0], eps, placed(linears[0], at[0]), qkv, rule[0], cos, sin,
+            keys, values, positions, turns, rows, tables,
+        )  # fmt: skip
+        after = (
+            panels, mixed, placed(linears[1], at[1]), residual, update, norm[1], eps, placed(linears[2], at[2]),
+            width, gelu, placed(linears[3], at[3]),
+        )  # fmt: skip
+        if panels > 1:
+            deal(_before, panels, before)
+        else:
+            _before(0, *before)
         attend(block, size, rule[1], scale, cap, qkv, keys, values, tables, pieces, groups, mixed)
-        between.product(mixed, placed(linears[1], at[1]), update)
-        gate_up, down = placed(linears[2], at[2]), placed(linears[3], at[3])
-        between.feed_forward(residual, update, norm[1], eps, gate_up, width, gelu, down, update)
+        if panels > 1:
+            deal(_after, panels, after)
+        else:
+            _after(0, *after)
+
+
+@jit
+def _before(
+    panel: int,
+    panels: int,
+    block: int,
+    size: int,
+    residual: Array,
+    update: Array,
+    norm: Array,
+    eps: Any,
+    linear: Arrays,
+    qkv: Array,
+    angles: int,
+    cos: Array,
+    sin: Array,
+    keys: Side,
+    values: Side,
+    positions: Array,
+    turns: Array,
+    rows: Array,
+    tables: Array,
+) -> None:
+    """What a block does to one panel of tokens until its attention."""
+    first, last = _edges(panel, panels, len(update))
+    own = qkv[first:last]
+    between.project(residual[first:last], update[first:last], norm, eps, linear, own)
+    loops.rotate_store(
+        block, size, angles, own, cos, sin, keys, values,
+        positions[first:last], turns[first:last], rows[first:last], tables,
+    )  # fmt: skip
+
+
+@jit
+def _after(
+    panel: int,
+    panels: int,
+    mixed: Array,
+    output: Arrays,
+    residual: Array,
+    update: Array,
+    norm: Array,
+    eps: Any,
+    gate_up: Arrays,
+    width: int,
+    gelu: bool,
+    down: Arrays,
+) -> None:
+    """What it does from there."""
+    first, last = _edges(panel, panels, len(update))
+    own = update[first:last]
+    between.product(mixed[first:last], output, own)
+    between.feed_forward(residual[first:last], own, norm, eps, gate_up, width, gelu, down, own)
+
+
+@jit
+def _edges(panel: int, panels: int, tokens: int) -> Any:
+    """Panels are as even as can be."""
+    return panel * tokens // panels, (panel + 1) * tokens // panels
 
 
 def placed(linear: Arrays, addresses: Array) -> Arrays:

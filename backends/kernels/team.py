@@ -22,7 +22,9 @@ from numba.extending import intrinsic
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Compiled loops call these; where they lead is decided in each process, see `_entry` and `_number_entry`.
-_SYMBOL, _CREW, _PLACE = "headrace_team", "headrace_crew", "headrace_place"
+_SYMBOL, _THREADS, _CREW, _PLACE = (
+    "headrace_team", "headrace_threads", "headrace_crew", "headrace_place",
+)  # fmt: skip
 _VOID, _POINTER = ir.VoidType(), ir.IntType(8).as_pointer()
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
@@ -81,9 +83,13 @@ def _number_entry(library: Any, name: str, alone: int) -> Any:
 
 _library = ctypes.CDLL(None)
 _team = _entry(_library)
-_crew = _number_entry(_library, "omp_get_num_threads", 1)
-_place = _number_entry(_library, "omp_get_thread_num", 0)
-for _name, _function in ((_SYMBOL, _team), (_CREW, _crew), (_PLACE, _place)):
+_entries = {
+    _SYMBOL: _team,
+    _THREADS: _number_entry(_library, "omp_get_max_threads", 1),
+    _CREW: _number_entry(_library, "omp_get_num_threads", 1),
+    _PLACE: _number_entry(_library, "omp_get_thread_num", 0),
+}
+for _name, _function in _entries.items():
     binding.add_symbol(_name, ctypes.cast(_function, ctypes.c_void_p).value)
 
 
@@ -91,6 +97,16 @@ def _number(builder: Any, name: str) -> Any:
     """What a function of OpenMP without arguments says, in 64 bits."""
     function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_I32, []), name)
     return builder.sext(builder.call(function, []), _I64)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def threads(typing_context: Any) -> Any:
+    """threads(): how many of them a loop that begins here will have."""
+
+    def lower(_: Any, builder: Any, __: Any, ___: Any) -> Any:
+        return _number(builder, _THREADS)
+
+    return types.int64(), lower
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -136,13 +152,12 @@ def deal(typing_context: Any, body: Any, count: Any, arguments: Any) -> Any:
 @jit
 def following(item: int, count: int) -> Any:
     """The item that this thread is likely to come to next in a loop of `deal`; `count` or more: none."""
-    threads = crew()
-    each = 3 * count // (4 * threads)
-    if item >= threads * each:
-        return item + threads
+    each = 3 * count // (4 * crew())
+    if item >= crew() * each:
+        return item + crew()
     if (item + 1) % each:
         return item + 1
-    return threads * each + place()
+    return crew() * each + place()
 
 
 def _loop(body: Any, arguments: Any, quarters: int) -> Any:
@@ -202,9 +217,9 @@ def _outline(
 
     dealt = _I64(0)
     if quarters:
-        threads = _number(inner, _CREW)
-        each = inner.sdiv(inner.mul(count, _I64(quarters)), inner.mul(threads, _I64(4)))
-        own, dealt = inner.mul(_number(inner, _PLACE), each), inner.mul(threads, each)
+        crew = _number(inner, _CREW)
+        each = inner.sdiv(inner.mul(count, _I64(quarters)), inner.mul(crew, _I64(4)))
+        own, dealt = inner.mul(_number(inner, _PLACE), each), inner.mul(crew, each)
         with cgutils.for_range_slice(inner, own, inner.add(own, each), _I64(1), _I64) as (item, _):
             run(item)
     fetch, work, done = (function.append_basic_block(block) for block in ("fetch", "work", "done"))

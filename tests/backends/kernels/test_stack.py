@@ -90,7 +90,9 @@ class Case:
 
 
 @pytest.mark.parametrize(
-    "spans", [[(20, 1)], [(0, 1), (40, 1), (7, 4)], [(3, 50)]], ids=["one", "some", "many"]
+    "spans",
+    [[(20, 1)], [(0, 1), (40, 1), (7, 4)], [(3, 50)], [(place, 50) for place in range(7)]],
+    ids=["one", "some", "many", "panels"],
 )
 @pytest.mark.parametrize(
     ("first", "second", "dtype", "kept", "activation"),
