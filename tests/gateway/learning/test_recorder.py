@@ -19,7 +19,8 @@ QA = Assessment(task="qa", good={"small": 0.4}, seconds=0.0)
 
 @pytest.fixture(scope="module")
 def config(smollm2_folder: Path) -> Config:
-    engine = Engine(model=str(smollm2_folder), kv_tokens=1024)
+    # in bfloat16 a batch of another size rounds the other way
+    engine = Engine(model=str(smollm2_folder), kv_tokens=1024, dtype="float32")
     names = ("small", "large")
     return Config(
         tiers=tuple(Tier(name=name, engines=(engine,), price=Price(input=1, output=1)) for name in names)
