@@ -5,7 +5,6 @@ from collections.abc import Coroutine
 from typing import Any
 
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.maint_notifications import MaintNotificationsConfig
@@ -14,8 +13,9 @@ CONNECTIONS = 64
 FINISHING = 1.0  # seconds that a connection may take once nobody waits for it
 
 
-class FinishingPool(BlockingConnectionPool):
-    """Finishes a connection that its first user has no time to wait for, so that the next one has it.
+class FinishingRedis(Redis):
+    """Finishes a connection that its first user has no time to wait for, so that the next one has it, and the first
+    answer over it: a connection whose command is given up is lost.
 
     Making one takes several answers of the server, and whoever is in a hurry waits for hardly more than one: a server
     some way off would never be used.
@@ -23,41 +23,37 @@ class FinishingPool(BlockingConnectionPool):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._finishing: set[asyncio.Future[AbstractConnection]] = set()
-        self._returning: set[asyncio.Task[None]] = set()
+        self._finishing: set[asyncio.Future[Any]] = set()
 
-    async def get_connection(
-        self, command_name: Any = None, *keys: Any, **options: Any
-    ) -> AbstractConnection:
-        taking: Coroutine[Any, Any, AbstractConnection] = super().get_connection()  # type: ignore[no-untyped-call]
-        if self._available_connections and self._available_connections[-1].is_connected:
-            return await taking
-        making = asyncio.ensure_future(taking)
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        asking: Coroutine[Any, Any, Any] = super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        ready = self.connection_pool._available_connections
+        if ready and ready[-1].is_connected:
+            return await asking
+        first = asyncio.ensure_future(asking)
         try:
-            return await asyncio.shield(making)
+            return await asyncio.shield(first)
         except asyncio.CancelledError:
-            self._finish(making)
+            self._finish(first)
             raise
 
-    async def disconnect(self, inuse_connections: bool = True) -> None:
-        for making in self._finishing:
-            making.cancel()
-        await asyncio.gather(*self._finishing, *self._returning, return_exceptions=True)
-        await super().disconnect(inuse_connections)
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        for first in self._finishing:
+            first.cancel()
+        await asyncio.gather(*self._finishing, return_exceptions=True)
+        await super().aclose(close_connection_pool)
 
-    def _finish(self, making: asyncio.Future[AbstractConnection]) -> None:
-        self._finishing.add(making)
-        late = making.get_loop().call_later(FINISHING, making.cancel)
+    def _finish(self, first: asyncio.Future[Any]) -> None:
+        self._finishing.add(first)
+        late = first.get_loop().call_later(FINISHING, first.cancel)
 
-        def finished(_: asyncio.Future[AbstractConnection]) -> None:
+        def finished(_: asyncio.Future[Any]) -> None:
             late.cancel()
-            self._finishing.discard(making)
-            if not making.cancelled() and making.exception() is None:
-                returning = asyncio.ensure_future(self.release(making.result()))
-                self._returning.add(returning)
-                returning.add_done_callback(self._returning.discard)
+            self._finishing.discard(first)
+            if not first.cancelled():
+                first.exception()  # nobody is left to hear of it
 
-        making.add_done_callback(finished)
+        first.add_done_callback(finished)
 
 
 def connect(url: str, timeout: float | None) -> Redis:
@@ -67,8 +63,8 @@ def connect(url: str, timeout: float | None) -> Redis:
     One more caller than there are connections waits for one as long, where the client's own default would raise.
     Nothing is tried twice: whoever asks decides what a failure means. Raises ValueError for a malformed URL.
     """
-    return Redis.from_pool(
-        FinishingPool.from_url(
+    return FinishingRedis.from_pool(
+        BlockingConnectionPool.from_url(
             url,
             max_connections=CONNECTIONS,
             timeout=timeout,

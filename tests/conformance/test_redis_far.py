@@ -15,7 +15,7 @@ from sessions.retention import always
 if TYPE_CHECKING:
     from tests.conformance.conftest import RedisServer
 
-WAY = 0.01  # seconds; a connection takes four answers, and who is in a hurry waits for 48 ms
+WAY = 0.01  # seconds; a connection takes two answers or more, and who is in a hurry waits for 48 ms
 
 
 class Road:
