@@ -1,4 +1,4 @@
-"""`share`: a parallel loop for numba on the threads that torch already has.
+"""`deal`: a parallel loop for numba on the threads that torch already has.
 
 Numba's own thread pools sleep between two loops, and waking them costs 50 to 150 µs where a step has some
 hundred loops; a pool that spins would fight torch's. The OpenMP runtime that torch brings exports
@@ -99,54 +99,49 @@ def _number(builder: Any, name: str) -> Any:
     return builder.sext(builder.call(function, []), _I64)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def threads(typing_context: Any) -> Any:
-    """threads(): how many of them a loop that begins here will have."""
+def _asking(name: str) -> Any:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def asked(_: Any) -> Any:
+        def lower(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            return _number(builder, name)
 
-    def lower(_: Any, builder: Any, __: Any, ___: Any) -> Any:
-        return _number(builder, _THREADS)
+        return types.int64(), lower
 
-    return types.int64(), lower
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def crew(typing_context: Any) -> Any:
-    """crew(): how many threads run the loop that this is called in; see `share`."""
-
-    def lower(_: Any, builder: Any, __: Any, ___: Any) -> Any:
-        return _number(builder, _CREW)
-
-    return types.int64(), lower
+    return asked
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def place(typing_context: Any) -> Any:
-    """place(): which of them this one is, from 0 on."""
-
-    def lower(_: Any, builder: Any, __: Any, ___: Any) -> Any:
-        return _number(builder, _PLACE)
-
-    return types.int64(), lower
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def share(typing_context: Any, body: Any, count: Any, arguments: Any) -> Any:
-    """share(body, count, arguments): run body(i, *arguments) for each i in range(count), in any order.
-
-    For use inside `jit` functions. `body` is a `jit` function without a result; idle threads fetch the next i, so
-    uneven work balances itself. Raises MemoryError when a body fails, which only an allocation can.
-    """
-    return _loop(body, arguments, 0)
+# How many threads a loop that begins here will have; how many run the loop that this is in; which of them this one is.
+threads, crew, place = _asking(_THREADS), _asking(_CREW), _asking(_PLACE)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def deal(typing_context: Any, body: Any, count: Any, arguments: Any) -> Any:
-    """As `share`, for items that take equally long: three of four are dealt out beforehand.
+    """deal(body, count, arguments): run body(i, *arguments) for each i in range(count), in any order.
 
-    What one thread has written another gets from far where cores do not share a cache, the next i like the rows of a
-    matrix. So each thread has a run of items of its own, the same in each loop over as many, and fetches only the rest.
+    For use inside `jit` functions. `body` is a `jit` function without a result. What one thread has written another
+    gets from far where cores do not share a cache, the next i like the rows of a matrix. So three items of four are
+    dealt out: each thread has a run of them, the same in each loop over as many. The rest idle threads fetch, so that
+    uneven work balances itself. Raises MemoryError when a body fails, which only an allocation can.
     """
-    return _loop(body, arguments, 3)
+    signature = (types.int64, *arguments.types)
+    body.dispatcher.compile(signature)
+    compiled = body.dispatcher.overloads[signature]
+
+    def lower(context: Any, builder: Any, _: Any, values: Any) -> Any:
+        context.add_linking_libs([compiled.library])
+        fields = cgutils.unpack_tuple(builder, values[2])
+        shared = _Shared(builder, values[1], fields)
+        function = _outline(context, builder, compiled, signature, shared)
+        # One item needs no team; otherwise 0 means as many threads as torch has been set to.
+        threads = builder.select(builder.icmp_signed("<=", values[1], _I64(1)), _I32(1), _I32(0))
+        team_type = ir.FunctionType(_VOID, [function.type, _POINTER, _I32, _I32])
+        team = cgutils.get_or_insert_function(builder.module, team_type, _SYMBOL)
+        builder.call(team, [function, builder.bitcast(shared.at, _POINTER), threads, _I32(0)])
+        with builder.if_then(builder.icmp_signed("!=", builder.load(shared.field(builder, 1)), _I64(0))):
+            context.call_conv.return_user_exc(builder, MemoryError, ("a parallel loop failed",))
+        return context.get_dummy_value()
+
+    return types.void(body, types.int64, arguments), lower
 
 
 @jit
@@ -158,29 +153,6 @@ def following(item: int, count: int) -> Any:
     if (item + 1) % each:
         return item + 1
     return crew() * each + place()
-
-
-def _loop(body: Any, arguments: Any, quarters: int) -> Any:
-    """Signature and lowering of a loop of which so many quarters are dealt out."""
-    signature = (types.int64, *arguments.types)
-    body.dispatcher.compile(signature)
-    compiled = body.dispatcher.overloads[signature]
-
-    def lower(context: Any, builder: Any, _: Any, values: Any) -> Any:
-        context.add_linking_libs([compiled.library])
-        fields = cgutils.unpack_tuple(builder, values[2])
-        shared = _Shared(builder, values[1], fields)
-        function = _outline(context, builder, compiled, signature, shared, quarters)
-        # One item needs no team; otherwise 0 means as many threads as torch has been set to.
-        threads = builder.select(builder.icmp_signed("<=", values[1], _I64(1)), _I32(1), _I32(0))
-        team_type = ir.FunctionType(_VOID, [function.type, _POINTER, _I32, _I32])
-        team = cgutils.get_or_insert_function(builder.module, team_type, _SYMBOL)
-        builder.call(team, [function, builder.bitcast(shared.at, _POINTER), threads, _I32(0)])
-        with builder.if_then(builder.icmp_signed("!=", builder.load(shared.field(builder, 1)), _I64(0))):
-            context.call_conv.return_user_exc(builder, MemoryError, ("a parallel loop failed",))
-        return context.get_dummy_value()
-
-    return types.void(body, types.int64, arguments), lower
 
 
 class _Shared:
@@ -197,9 +169,7 @@ class _Shared:
         return cgutils.gep_inbounds(builder, base or self.at, 0, place)
 
 
-def _outline(
-    context: Any, builder: Any, compiled: Any, signature: Any, shared: _Shared, quarters: int
-) -> Any:
+def _outline(context: Any, builder: Any, compiled: Any, signature: Any, shared: _Shared) -> Any:
     """A function `void (void *shared)` that runs its own items, and then fetches what is left."""
     name = builder.module.get_unique_name(f"{builder.function.name}.shared")
     function = ir.Function(builder.module, ir.FunctionType(_VOID, [_POINTER]), name=name)
@@ -215,13 +185,11 @@ def _outline(
         with inner.if_then(status.is_error, likely=False):
             inner.atomic_rmw("or", shared.field(inner, 1, base), _I64(1), "monotonic")
 
-    dealt = _I64(0)
-    if quarters:
-        crew = _number(inner, _CREW)
-        each = inner.sdiv(inner.mul(count, _I64(quarters)), inner.mul(crew, _I64(4)))
-        own, dealt = inner.mul(_number(inner, _PLACE), each), inner.mul(crew, each)
-        with cgutils.for_range_slice(inner, own, inner.add(own, each), _I64(1), _I64) as (item, _):
-            run(item)
+    crew = _number(inner, _CREW)
+    each = inner.sdiv(inner.mul(count, _I64(3)), inner.mul(crew, _I64(4)))
+    own, dealt = inner.mul(_number(inner, _PLACE), each), inner.mul(crew, each)
+    with cgutils.for_range_slice(inner, own, inner.add(own, each), _I64(1), _I64) as (item, _):
+        run(item)
     fetch, work, done = (function.append_basic_block(block) for block in ("fetch", "work", "done"))
     inner.branch(fetch)
     inner.position_at_end(fetch)

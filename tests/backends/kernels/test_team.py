@@ -1,4 +1,4 @@
-"""`share` and `deal`: every item once, whatever the number of threads, and a loud end when an item fails."""
+"""`deal`: every item once, whatever the number of threads, and a loud end when an item fails."""
 
 import ctypes
 from typing import Any
@@ -11,18 +11,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from backends.kernels import team
-from backends.kernels.team import crew, deal, following, jit, place, share
+from backends.kernels.team import crew, deal, following, jit, place, threads
 
 Array = NDArray[Any]
 
 
 @jit
 def count_items(counts: Array, scale: int) -> None:
-    share(_count, len(counts), (counts, scale))
-
-
-@jit
-def count_dealt_items(counts: Array, scale: int) -> None:
     deal(_count, len(counts), (counts, scale))
 
 
@@ -33,11 +28,6 @@ def _count(item: int, counts: Array, scale: int) -> None:
 
 @jit
 def allocate(sizes: Array) -> None:
-    share(_allocate, len(sizes), (sizes,))
-
-
-@jit
-def deal_allocations(sizes: Array) -> None:
     deal(_allocate, len(sizes), (sizes,))
 
 
@@ -48,12 +38,17 @@ def _allocate(item: int, sizes: Array) -> None:
 
 @jit
 def count_threads(counts: Array) -> None:
-    share(_count_threads, len(counts), (counts,))
+    deal(_count_threads, len(counts), (counts,))
 
 
 @jit
 def _count_threads(item: int, counts: Array) -> None:
     counts[item] = crew()
+
+
+@jit
+def threads_of_the_next_loop() -> Any:
+    return threads()
 
 
 @jit
@@ -77,20 +72,19 @@ def _note_following(item: int, places: Array, following_ones: Array) -> None:
 
 
 @pytest.fixture(params=[1, 2, 5])
-def threads(request: pytest.FixtureRequest) -> Any:
+def team_size(request: pytest.FixtureRequest) -> Any:
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield request.param
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("loop", [count_items, count_dealt_items])
 @pytest.mark.parametrize("items", [0, 1, 2, 3, 5, 7, 1000])
-def test_each_item_runs_once(threads: int, items: int, loop: Any) -> None:
+def test_each_item_runs_once(team_size: int, items: int) -> None:
     counts = np.zeros(items, np.int64)
     for _ in range(20):
         counts[:] = 0
-        loop(counts, 3)
+        count_items(counts, 3)
         np.testing.assert_array_equal(counts, np.arange(items) * 3 + 1)
 
 
@@ -100,48 +94,45 @@ def test_arguments_reach_every_item(items: int, scale: int) -> None:
     counts = np.zeros(items, np.int64)
     count_items(counts, scale)
     np.testing.assert_array_equal(counts, np.arange(items) * scale + 1)
-    counts[:] = 0
-    count_dealt_items(counts, scale)
-    np.testing.assert_array_equal(counts, np.arange(items) * scale + 1)
 
 
-@pytest.mark.parametrize("loop", [allocate, deal_allocations])
 @pytest.mark.parametrize("sizes", [[1, 2**60, 1], [2**60, *[1] * 40], [*[1] * 40, 2**60]])
-def test_a_failing_item_is_an_error_of_the_loop(threads: int, loop: Any, sizes: list[int]) -> None:
+def test_a_failing_item_is_an_error_of_the_loop(team_size: int, sizes: list[int]) -> None:
     with pytest.raises(MemoryError, match="parallel loop"):
-        loop(np.array(sizes))
-    loop(np.array([1, 2, 3]))  # the next loop is not affected
+        allocate(np.array(sizes))
+    allocate(np.array([1, 2, 3]))  # the next loop is not affected
 
 
-def test_each_thread_has_the_same_run_of_items_in_each_loop(threads: int) -> None:
+def test_each_thread_has_the_same_run_of_items_in_each_loop(team_size: int) -> None:
     """Three of four: what one loop has written the next one finds near."""
     places, again = np.full((2, 41), -1, np.int64)
     note_places(places)
     note_places(again)
-    each = 41 * 3 // (4 * threads)
-    expected = np.repeat(np.arange(threads), each)
+    each = 41 * 3 // (4 * team_size)
+    expected = np.repeat(np.arange(team_size), each)
     np.testing.assert_array_equal(places[: len(expected)], expected)
     np.testing.assert_array_equal(again[: len(expected)], expected)
-    assert ((places >= 0) & (places < threads)).all()
+    assert ((places >= 0) & (places < team_size)).all()
 
 
 @pytest.mark.parametrize("items", [1, 3, 41])
-def test_what_follows_is_known_of_all_that_is_dealt(threads: int, items: int) -> None:
+def test_what_follows_is_known_of_all_that_is_dealt(team_size: int, items: int) -> None:
     places, following_ones = np.full((2, items), -1, np.int64)
     note_following(places, following_ones)
-    each = items * 3 // (4 * threads)
-    for item in range(each * threads):
+    each = items * 3 // (4 * team_size)
+    for item in range(each * team_size):
         last = item % each == each - 1
-        assert following_ones[item] == (each * threads + places[item] if last else item + 1)
+        assert following_ones[item] == (each * team_size + places[item] if last else item + 1)
     assert (following_ones > np.arange(items)).all()
 
 
-def test_a_crew_is_of_all_threads(threads: int) -> None:
+def test_a_crew_is_of_all_threads(team_size: int) -> None:
     counts = np.zeros(9, np.int64)
     count_threads(counts)
-    assert set(counts.tolist()) == {threads}
+    assert set(counts.tolist()) == {team_size}
     count_threads(counts[:1])
     assert counts[0] == 1
+    assert threads_of_the_next_loop() == team_size
 
 
 def test_without_openmp_the_loop_runs_on_the_calling_thread() -> None:
