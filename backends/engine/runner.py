@@ -33,6 +33,7 @@ from backends.models.formats import possible
 from backends.models.loader import load_decoder
 from backends.models.registry import decoder_config
 from backends.models.sharding import divided
+from backends.resident import give_back
 from backends.wire import EngineConfig, Quantization, Sampling, Score, Signal
 
 _log = logging.getLogger(__name__)
@@ -180,6 +181,7 @@ class ModelRunner:
             self._graphs = DecodeGraphs(
                 self._model, self._kernels, self._cache, self._positions, self._most_rows, self._capture
             )
+        give_back()  # the compiler, and the file of the weights
 
 
 @dataclass(frozen=True, slots=True)

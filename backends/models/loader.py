@@ -26,11 +26,14 @@ from backends.models.sharding import divided, is_output, own_rows
 from backends.models.stored import WHOLE, Kind, Part, Stored, StoredTensor, rows_of
 from backends.quantization.gguf import dequantize
 from backends.quantization.stacks import Quantized, stackable, stacked
+from backends.resident import give_back
 from backends.wire import Quantization
 
 _log = logging.getLogger(__name__)
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+AT_A_TIME = 256 << 20  # bytes of files that may be in memory beside the weights made of them
 
 _FIRST_ROW = Part((range(1),))
 
@@ -63,7 +66,10 @@ def load_decoder(
     embedding_name = f"{prefix}embed_tokens.weight"
     shape = config.vocab_size, config.width
     embedding = source.embedding(embedding_name, shape)
-    blocks = [block_of(source, config, f"{prefix}layers.{layer}") for layer in range(config.layers)]
+    blocks = []
+    for layer in range(config.layers):
+        blocks.append(block_of(source, config, f"{prefix}layers.{layer}"))
+        give_back(beyond=AT_A_TIME)
     norm = source.norm(f"{prefix}norm.weight", config.width)
     head = (
         source.head(embedding_name, shape, rows, embedding)

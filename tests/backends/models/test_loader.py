@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from backends.layers.embedding import Embedding
+from backends.models import loader
 from backends.models.checkpoint import open_checkpoint
 from backends.models.decoder import Decoder
 from backends.models.loader import EMBEDDING, HEAD, load_decoder
@@ -44,6 +45,32 @@ def edited(folder: Path, to: Path, edit: Edit) -> Path:
 
 def last_hidden(decoder: Decoder) -> torch.Tensor:
     return torch.linspace(-1, 1, decoder.config.width).to(decoder.embedding.dtype)[None]
+
+
+def in_memory(path: Path) -> int:
+    """Bytes of a file that this process has in its memory."""
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    heads = [at for at, line in enumerate(lines) if line.endswith(f" {path}")]
+    found = [next(line for line in lines[at:] if line.startswith("Rss:")) for at in heads]
+    return sum(1024 * int(line.split()[1]) for line in found)
+
+
+def test_the_file_is_not_in_memory_beside_the_weights_made_of_it(
+    save_model: Callable[..., tuple[Path, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_model("llama", hidden_size=512, intermediate_size=1536, num_hidden_layers=6)[0]
+    file = folder / "model.safetensors"
+    checkpoint = open_checkpoint(folder)
+    shares = []
+    for allowed in (1 << 40, 0):
+        monkeypatch.setattr(loader, "AT_A_TIME", allowed)
+        decoder = load_decoder(
+            checkpoint, decoder_config(checkpoint.config), torch.bfloat16, CPU, quantization="int8"
+        )
+        assert decoder.vocab_size == 199
+        shares.append(in_memory(file) / file.stat().st_size)
+    assert shares[0] > 0.9  # else the second would say nothing
+    assert shares[1] < 0.05
 
 
 def test_a_head_of_its_own_is_used(folder: Path) -> None:
