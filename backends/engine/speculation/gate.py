@@ -4,13 +4,13 @@ If each drafted token is accepted with probability α given those before it, a s
 E = 1 + α + … + αⁿ = (1 - αⁿ⁺¹) / (1 - α) tokens (Leviathan, Kalman, Matias: arXiv:2211.17192, section 3.1), and is
 worth it if that is more than its cost in steps without drafts.
 
-A gate begins closed, and probes. It opens where a gain is likely, goes up one rung at a time to what has not been
-tried, and closes when nothing is gained any more. A closed one drafts once in a while, less and less often, so that it
-notices when an answer becomes foreseeable.
+A gate begins closed, and probes. It opens where a gain is likely and nothing is owed, goes up one rung at a time to
+what has not been tried, and closes when nothing is gained any more. A closed one drafts once in a while, less and less
+often, so that it notices when an answer becomes foreseeable.
 
 What drafts cost is taken from an `Account`, which all gates of a task share: so an engine that drafts is never much
 slower than one that does not. A model that drafts has to read for it what has been said since, which is paid for too;
-an open gate has it read where the rest of the answer is likely to earn more than that.
+an open gate has it read where the rest of the answer is likely to earn twice as much.
 """
 
 import math
@@ -23,6 +23,7 @@ RUNGS = (1, 2, 3, 4, 6, 8, 12, 16)  # tokens of a draft
 PROBES = (2, 4)  # tokens of one that is to find out, in turn: two points make a line
 OPEN, CLOSED = 1.05, 1.0  # expected gains from which on it opens, and below which it closes
 BETTER = 1.02  # times as much gained as now has to be expected of another number
+HOPED = 0.5  # of what an answer may still earn is spent on reading, which is paid at once
 EVIDENCE = 4  # drafts before anything is decided
 SOONEST, LATEST = 64, 1024  # times that a closed gate is asked between two probes
 FADE, FADE_CLOSED = 0.95, 0.9  # of what is known, with each draft
@@ -83,7 +84,7 @@ class Gate:
         likely to go on for.
         """
         if self.tokens:
-            return self.tokens if price() <= left * (1 - 1 / self.gain) else 0
+            return self.tokens if price() <= HOPED * left * (1 - 1 / self.gain) else 0
         self._countdown -= 1
         if self._countdown > 0 or self.account.empty or price() > self.account.balance:
             return 0
@@ -107,7 +108,8 @@ class Gate:
     def decide(self, cost: Cost, tried: int) -> None:
         """After drafts were counted. `tried`: the most tokens of a draft whose cost has been measured."""
         self._settle(cost)
-        if self._drafts < EVIDENCE or self._close_if_overdrawn():
+        self._close_if_overdrawn()
+        if self.account.overdrawn or self._drafts < EVIDENCE:
             return
         reach = next((rung for rung in RUNGS if rung > tried), RUNGS[-1])
         before, self.tokens = self.tokens, choose(self.acceptance, cost, self.tokens, min(reach, self._most))
@@ -131,11 +133,9 @@ class Gate:
         self.account.earn(steps)
         self._earned += steps
 
-    def _close_if_overdrawn(self) -> bool:
-        if not self.tokens or not self.account.overdrawn:
-            return False
-        self._close()
-        return True
+    def _close_if_overdrawn(self) -> None:
+        if self.tokens and self.account.overdrawn:
+            self._close()
 
     def _close(self) -> None:
         """If it had better never been opened it waits longer for the next time."""

@@ -45,6 +45,9 @@ class Speculator:
         self._config = config
         self._drafters = list(drafters)
         self._model = model
+        self._plain = (
+            CostModel()
+        )  # of steps without drafts, and taught by no others: they are what all is measured by
         self._cache = cache
         self._timer = timer
         self._most = min(config.max_tokens, cache.block_size)
@@ -69,7 +72,7 @@ class Speculator:
             return
         decoding = [sequence for sequence in running if not sequence.in_prompt]
         self._crowded = len(decoding) > self._config.max_sequences
-        due = self._config.gated and self._since_plain[len(decoding)] >= STALE
+        due = self._config.gated and self._lacks_plain(len(decoding))
         asked = [] if self._crowded or due else [sequence for sequence in decoding if sequence.draftable]
         self._wishes = [(drafter, self._wanted(drafter, asked)) for drafter in self._drafters]
         self._asked = asked
@@ -84,10 +87,14 @@ class Speculator:
                 if reading is not None and self._config.gated:
                     self._pay(drafter.method, reading, self._timer() - began)
 
+    def _lacks_plain(self, rows: int) -> bool:
+        """Whether a step of so many rows has to go without drafts, so that it is known what these cost."""
+        return self._since_plain[rows] >= STALE or self._plain.predict(_work([0] * rows, 0)) is None
+
     def _pay(self, method: DraftMethod, reading: Reading, seconds: float) -> None:
         """For what a drafter has read; also learn what that takes."""
         sequence, tokens = reading
-        plain = self._model.predict(_work([sequence.computed], 0))
+        plain = self._plain.predict(_work([sequence.computed], 0))
         if plain and seconds > 0:
             self._reading[method].add(seconds / plain / tokens)
         self._gate(method, sequence.task).pay(tokens * self._reading[method].value)
@@ -159,7 +166,9 @@ class Speculator:
             return
         starts = [sequence.computed for sequence, _ in scheduled]
         self._since_plain[work.rows] = self._since_plain[work.rows] + 1 if work.drafted else 0
-        plain = self._model.predict(_work(starts, 0))
+        if not work.drafted:
+            self._plain.learn(work, seconds)
+        plain = self._plain.predict(_work(starts, 0))
         for method in {method for method, _ in used} or self._costs:
             self._costs[method].learn(work.rows, work.drafted, seconds, plain)
         for method, task in used:

@@ -129,6 +129,8 @@ class FakeDrafter:
     method: DraftMethod = "ngram"
     mute: bool = False  # it has never anything to say
     behind: int = 0  # tokens that it has to read of each sequence, 64 at a time
+    device: FakeRunner | None = None  # whose time it takes …
+    seconds: float = 0.0  # … for each token
     drafted: int = 0
     read: Counter[int] = field(default_factory=Counter)  # tokens, by the sequence's number
 
@@ -157,6 +159,8 @@ class FakeDrafter:
                 constraint.accept(token)
             ids.append(token + self.error if place in self.wrong else token)
         self.drafted += count
+        if self.device is not None:
+            self.device.seconds += count * self.seconds
         return ids[len(sequence.ids) :]
 
     def forget(self, sequence: Sequence) -> None:

@@ -12,6 +12,7 @@ from backends.engine.speculation.account import ALLOWANCE, OPENING, OVERDRAFT, A
 from backends.engine.speculation.account import MOST as RICH
 from backends.engine.speculation.gate import (
     EVIDENCE,
+    HOPED,
     LATEST,
     PROBES,
     RUNGS,
@@ -155,10 +156,10 @@ def test_a_closed_one_has_no_more_read_than_its_account_has_saved_up_for() -> No
     assert gate.account.balance == RICH
 
 
-def test_an_open_one_has_read_what_the_rest_of_the_answer_earns() -> None:
+def test_an_open_one_has_read_what_the_rest_of_the_answer_earns_twice() -> None:
     gate = Gate(MOST, Account())
     feed(gate, linear(0.1), lambda wanted: wanted, 50)
-    saved = 1 - 1 / gate.gain
+    saved = HOPED * (1 - 1 / gate.gain)
     assert asked(gate, 99 * saved, left=100) == [gate.tokens]
     assert asked(gate, 101 * saved, left=100) == [0]
 
@@ -171,6 +172,19 @@ def test_what_needs_no_reading_is_not_even_looked_at_while_it_waits() -> None:
         raise AssertionError("it waits")
 
     assert [gate.ask(price) for _ in range(SOONEST - 1)] == [0] * (SOONEST - 1)
+
+
+def test_none_is_opened_while_what_another_one_has_lost_is_owed() -> None:
+    account = Account()
+    gate = Gate(MOST, account)
+    for _ in range(EVIDENCE + 1):
+        gate.count(4, 4)
+    account.earn(-100)
+    gate.decide(linear(0.1), 4)
+    assert gate.tokens == 0
+    account.earn(200)
+    gate.decide(linear(0.1), 4)
+    assert gate.tokens > 0
 
 
 def test_one_that_had_better_not_been_opened_waits_longer_each_time() -> None:

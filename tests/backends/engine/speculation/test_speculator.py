@@ -51,6 +51,20 @@ def test_it_stays_shut_where_they_are_wrong(rig: Make, drafter: MakeDrafter) -> 
     assert (gate.tokens, gate.reason, gate.gain) == (0, "unprofitable", 1.0)
 
 
+def test_the_time_of_drafts_is_never_taken_for_that_of_a_step_without(
+    rig: Make, drafter: MakeDrafter
+) -> None:
+    """Two of three tokens are accepted, for five times what a step takes: however often that is seen, it is a loss."""
+    slow = drafter({2}, seconds=0.016)
+    made = rig(drafters=(slow,), **gated(max_tokens=3))
+    slow.device = made.runner
+    for _ in range(8):
+        made.ask(PROMPT, 150, task="code")
+    [gate] = made.engine.load().gates
+    assert gate.gain == 1.0 and gate.reason == "unprofitable"
+    assert slow.drafted < 60
+
+
 def test_tasks_do_not_learn_from_each_other(rig: Make, drafter: MakeDrafter) -> None:
     made = rig(drafters=(drafter(),), **gated())
     made.ask(PROMPT, 100, task="code")
