@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import signal
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,6 +18,9 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from backends.catalogue import find
 from backends.pull import pull
+
+# A shell has what it starts in the background ignore Ctrl-C, and so would all that the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 WriteGguf = Callable[..., Path]
 
