@@ -25,7 +25,7 @@ from gateway.engines import Engines, EnginesElsewhere, engine_models
 from gateway.fleet import Fleet
 from gateway.front import build_admin, build_front
 from gateway.limits_memory import MemoryLimits
-from gateway.live import Live, Salts, everybody
+from gateway.live import Live, Salts, everybody, shut
 from gateway.logs import set_log_level
 from gateway.metering import Meter, look_at_budgets
 from gateway.metrics import STORES, Metrics, measure_lag
@@ -106,8 +106,9 @@ class Works:
         self._desk = self._new_desk(config)
         self._judges = open_judges(config)
         self._judges.announce()
-        if (told := learned.unknown(config, self._classifier.usual)) is not None:
-            logger.warning("%s", told)
+        for told in (shut(config), learned.unknown(config, self._classifier.usual)):
+            if told is not None:
+                logger.warning("%s", told)
         self._affinity = Affinity()
         self._watch = Watch(engine_models(config))
         self._engines = (

@@ -51,6 +51,13 @@ class Salts(dict[str, bytes]):
         return salt
 
 
+def shut(config: Config) -> str | None:
+    """What it means that nobody has a key and none goes without; None where somebody can call."""
+    if config.anonymous is not None or any(tenant.keys for tenant in config.tenants):
+        return None
+    return "no tenant has a key, and there is no anonymous one: every request is answered with 401"
+
+
 def everybody(config: Config) -> tuple[Tenant, ...]:
     """All tenants, the anonymous one last."""
     return (*config.tenants, *(() if config.anonymous is None else (config.anonymous,)))

@@ -22,6 +22,7 @@ def check_file(options: argparse.Namespace) -> int:
     they are on this machine."""
     from gateway import learned, quality
     from gateway.configfile import load_config
+    from gateway.live import shut
 
     config = load_config(options.file, quality.faults)
     try:
@@ -29,6 +30,8 @@ def check_file(options: argparse.Namespace) -> int:
     except ValueError as error:
         raise ValueError(f"{options.file}: {error}") from error
     print(f"{options.file}: no mistakes")
+    if (told := shut(config)) is not None:
+        notes.insert(0, told)
     for note in notes:
         print(f"{options.file}: {note}")
     for model in quality.unchecked(config):

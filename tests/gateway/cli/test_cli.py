@@ -95,6 +95,19 @@ def test_an_operators_mistake_is_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_that_nobody_can_call_is_told(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = "no tenant has a key, and there is no anonymous one: every request is answered with 401"
+    shut = config_file.read_text().replace("anonymous: {name: anonymous}", "tenants: [{name: a}]")
+    config_file.write_text(shut)
+    assert main(["config", "check", str(config_file)]) == 0
+    assert told in capsys.readouterr().out
+    config_file.write_text(
+        shut.replace("{name: a}", f"{{name: a, keys: [{{prefix: hr_abcdefgh, digest: {'a' * 64}}}]}}")
+    )
+    assert main(["config", "check", str(config_file)]) == 0
+    assert told not in capsys.readouterr().out
+
+
 def test_every_mistake_of_a_file_is_told(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "check", str(config_file)]) == 0
     assert capsys.readouterr().out == f"{config_file}: no mistakes\n"
