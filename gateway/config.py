@@ -126,6 +126,12 @@ class Speculation(_Section, frozen=True):
     max_sequences: Count = 8  # that get tokens in a step; beside more nothing is drafted
 
 
+WHOLE = {
+    "bf16": "bfloat16",
+    "fp32": "float32",
+}  # a quantization that is none, and the dtype that it says instead
+
+
 class Engine(_Section, frozen=True):
     """A replica of our own, in a process of its own."""
 
@@ -133,8 +139,9 @@ class Engine(_Section, frozen=True):
     # to compute in; auto: bfloat16 on GPUs and on CPUs with instructions for its products, float32 elsewhere
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     # of the weights; auto: as small as the file has them, 4 bits exactly, other integers in 8. GPUs multiply what the
-    # file has as it is, whatever is said here; w8a8 and, on GPUs only, fp8 round the inputs of each product, too
-    quantization: Quantization = "none"
+    # file has as it is, whatever is said here; w8a8 and, on GPUs only, fp8 round the inputs of each product, too; bf16
+    # and fp32 are whole weights, and the `dtype` of that name
+    quantization: Literal[Quantization, "bf16", "fp32"] = "none"
     # of keys and values, the draft's too; auto: as it computes; int4 is for CPUs, fp8 for GPUs
     kv_cache: Literal["auto", "fp32", "bf16", "int8", "int4", "fp8"] = "auto"
     device: Device = "cpu"
@@ -159,6 +166,16 @@ class Engine(_Section, frozen=True):
     session_share: Annotated[float, Meta(gt=0, le=1)] = 0.25  # likewise, for what one session keeps
     cores: Count | None = None  # None: all that the gateway itself may run on
     quality_gate: Percentage | None = None  # None: as the tier's
+
+    @property
+    def weights(self) -> str:
+        """How the engine is told to keep them, see `backends.wire.Quantization`."""
+        return "none" if self.quantization in WHOLE else self.quantization
+
+    @property
+    def computes(self) -> str:
+        """The `dtype` that it is told."""
+        return WHOLE.get(self.quantization, self.dtype)
 
 
 class Remote(_Section, frozen=True):

@@ -219,6 +219,11 @@ def _quantizations(config: Config) -> Iterator[_Fault]:
     for i, tier in enumerate(config.tiers):
         for j, engine in enumerate(tier.engines):
             path = ("tiers", i, "engines", j)
+            if engine.dtype not in ("auto", engine.computes):
+                yield (
+                    (*path, "dtype"),
+                    f"is {engine.dtype}, and quantization {engine.quantization} says {engine.computes}",
+                )
             asked = {
                 (*path, "quantization"): engine.quantization,
                 (*path, "speculation", "draft_quantization"): engine.speculation.draft_quantization,

@@ -107,7 +107,7 @@ def engine_config(name: str, engine: Engine, model: Path, runtime: str) -> Engin
         field: getattr(engine, field)
         for field in EngineConfig.__struct_fields__
         if field in Engine.__struct_fields__ and field not in ("model", "bands", "cores", "speculation")
-    }
+    } | {"quantization": engine.weights, "dtype": engine.computes}
     return EngineConfig(
         name=name,
         model=str(model),

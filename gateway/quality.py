@@ -115,16 +115,16 @@ def unchecked(config: Config) -> list[str]:
 def refusal(engine: Engine, model: Path, gate: float) -> str | None:
     """Why the engine may not run `model`, and what to do. Raises OSError."""
     command = f"headrace evaluate model --model {engine.model}"
-    command += "" if engine.quantization == "none" else f" --quantization {engine.quantization}"
+    command += "" if engine.weights == "none" else f" --quantization {engine.weights}"
     measure = f"measure it: {command} --against WHOLE_MODEL --tasks FILE..."
     try:
         records = load(model)
     except ValueError as error:
         return f"{error}; {measure}"
-    record = next((each for each in records if each.quantization == engine.quantization), None)
+    record = next((each for each in records if each.quantization == engine.weights), None)
     if record is None:
         others = ", ".join(each.quantization for each in records)
-        of = f" with quantization {engine.quantization} (only with {others})" if records else ""
+        of = f" with quantization {engine.weights} (only with {others})" if records else ""
         return f"nobody has recorded what {engine.model} loses{of}; {measure}"
     if record.model != fingerprint(model):
         return f"what is recorded beside {engine.model} is of other weights; {measure}"

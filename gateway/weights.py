@@ -40,7 +40,7 @@ def _format(engine: Engine) -> str:
 
 
 def _computed(engine: Engine) -> str:
-    return auto_dtype(engine.device) if engine.dtype == "auto" else engine.dtype
+    return auto_dtype(engine.device) if engine.computes == "auto" else engine.computes
 
 
 def _cached(engine: Engine) -> str:

@@ -140,6 +140,11 @@ MISTAKES = [
         ["5: tiers[0].engines[0].quantization: fp8 needs a GPU; int8 runs on any device"],
     ),
     (
+        "whole weights in two types",
+        TIER + "        quantization: bf16\n        dtype: float32",
+        ["6: tiers[0].engines[0].dtype: is float32, and quantization bf16 says bfloat16"],
+    ),
+    (
         "a draft without its model",
         TIER + "        speculation: {method: both, draft_quantization: fp8}\n        kv_cache: fp8",
         [

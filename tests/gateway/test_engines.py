@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -10,6 +11,7 @@ from backends.supervisor import Supervisor
 from gateway.config import Band, Config, Engine, Speculation, Tier
 from gateway.engines import Engines, engine_config
 from gateway.metrics import Metrics
+from gateway.weights import weights_of
 
 # Fields that reach the engine in another shape, or are for whoever starts it.
 HERE = ("model", "kv_tokens", "bands", "cores", "speculation", "quality_gate")
@@ -39,6 +41,19 @@ def test_a_model_that_drafts_is_found_where_the_others_are(tmp_path: Path) -> No
     assert (made.speculation.draft, made.speculation.draft_quantization) == (str(tmp_path / "small"), "int4")
     config = Config(tiers=(Tier(name="7b", engines=(Engine(model="m", speculation=drafting),)),))
     assert config.models == ["m", str(tmp_path / "small")]
+
+
+@pytest.mark.parametrize(("quantization", "dtype"), [("bf16", "bfloat16"), ("fp32", "float32")])
+def test_whole_weights_are_what_the_engine_computes_in(
+    quantization: Literal["bf16", "fp32"], dtype: Literal["bfloat16", "float32"]
+) -> None:
+    for engine in (
+        Engine(model="m", quantization=quantization),
+        Engine(model="m", quantization=quantization, dtype=dtype),
+    ):
+        made = engine_config("7b/0", engine, Path("m"), "/run/0")
+        assert (made.quantization, made.dtype) == ("none", dtype)
+        assert [each.format for each in weights_of(Tier(name="7b", engines=(engine,)))] == [dtype]
 
 
 def test_the_configuration_and_the_engine_have_the_same_table_by_default() -> None:
