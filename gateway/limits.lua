@@ -11,6 +11,7 @@
 --       13-16 units and 17 money to reserve, or by how many more were used than reserved
 --       18, 19 when settling: the day and the month of the reservation
 -- Returns {1 if done, else 0; leases before; now; the four debts, money spent in day and month, day, month, before}.
+-- Each may be asked twice: a lease is taken once, and settled once.
 
 local MINUTE, DAY = 60000, 86400000
 local RATES = { 'requests', 'tokens', 'input_tokens', 'output_tokens' }
@@ -107,6 +108,10 @@ if op == 'settle' then
     -- A reservation that stalls on its way here was given up by who waited for it; it must not be taken later.
     redis.call('SET', KEYS[3], '', 'PX', MINUTE)
   end
+elseif op == 'reserve' and redis.call('ZSCORE', KEYS[2], lease) then
+  for i = 1, 4 do debts[i] = math.max(0, debts[i] - units[i] * MINUTE) end
+  for i = 1, 2 do spent[i] = math.max(0, spent[i] - money) end
+  done, running = 1, running - 1
 elseif op == 'reserve' and redis.call('EXISTS', KEYS[3]) == 0 and fits() then
   store(1)
   redis.call('ZADD', KEYS[2], string.format('%.0f', now + length), lease)

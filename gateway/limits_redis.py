@@ -9,6 +9,7 @@ from redis.exceptions import RedisError
 from gateway.account import LEASE, Account, buckets, budgets, granted, left_of, obstacles, refused, units_of
 from gateway.config import Limits
 from gateway.limits import NOTHING, Amount, Left, LimitStoreUnavailable, Reservation
+from sessions.connection import twice
 
 SCRIPT = files("gateway").joinpath("limits.lua").read_text(encoding="utf-8")
 
@@ -62,7 +63,8 @@ class RedisLimits:
             *(rate for rate, _ in rates), *(burst for _, burst in rates), *amounts,
         )  # fmt: skip
         try:
-            reply = await self._script(keys=keys, args=[op, lease, now, " ".join(map(str, numbers))])
+            arguments = [op, lease, now, " ".join(map(str, numbers))]
+            reply = await twice(lambda: self._script(keys=keys, args=arguments))
         except (RedisError, OSError) as error:
             raise LimitStoreUnavailable(f"Redis: {error or type(error).__name__}") from error
         return [int(number) for number in reply]

@@ -1,12 +1,14 @@
 -- Add one record to a session that is as long as its caller believes, in one step.
 --
 -- KEYS: 1 the session's records, a list   2 the tenant's sessions, a sorted set: id -> milliseconds of its last use
--- ARGV: 1 version expected, "new" to make the session   2 record   3 id   4 milliseconds to live
+-- ARGV: 1 version expected, "new" to make the session unless it is there   2 record   3 id   4 milliseconds to live
 -- Returns 1, 0 where the version is another one, -1 where there is no session.
 
 local life = tonumber(ARGV[4])
 local version = redis.call('LLEN', KEYS[1]) - 1
-if ARGV[1] ~= 'new' then
+if ARGV[1] == 'new' then
+  if version ~= -1 then return 1 end
+else
   if version == -1 then return -1 end
   if version ~= tonumber(ARGV[1]) then return 0 end
 end

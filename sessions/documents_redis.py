@@ -1,9 +1,8 @@
 """Documents in Redis: shared by many hosts, and forgotten by Redis itself when their time is over."""
 
-from typing import cast
-
 from redis.asyncio import Redis
 
+from sessions.connection import twice
 from sessions.redis import asking
 from sessions.retention import Retention, milliseconds
 
@@ -18,15 +17,18 @@ class RedisDocuments:
 
     async def put(self, tenant: str, document_id: str, data: bytes) -> None:
         with asking():
-            await self._client.set(_key(tenant, document_id), data, px=milliseconds(self._retention, tenant))
+            life = milliseconds(self._retention, tenant)
+            await twice(lambda: self._client.set(_key(tenant, document_id), data, px=life))
 
     async def touch(self, tenant: str, document_id: str) -> None:
         with asking():
-            await self._client.pexpire(_key(tenant, document_id), milliseconds(self._retention, tenant))
+            life = milliseconds(self._retention, tenant)
+            await twice(lambda: self._client.pexpire(_key(tenant, document_id), life))
 
     async def get(self, tenant: str, document_id: str) -> bytes | None:
         with asking():
-            return cast(bytes | None, await self._client.get(_key(tenant, document_id)))
+            found: bytes | None = await twice(lambda: self._client.get(_key(tenant, document_id)))
+            return found
 
     async def delete(self, tenant: str, document_id: str) -> bool:
         with asking():

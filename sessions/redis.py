@@ -1,14 +1,15 @@
 """Sessions in Redis: shared by many hosts. Redis itself forgets them when their time is over."""
 
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.resources import files
-from typing import cast
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from sessions import Session, SessionConflict, SessionNotFound, SessionStoreUnavailable, Turn, new_session_id
+from sessions.connection import twice
 from sessions.record import decode, encode, replaced
 from sessions.retention import Retention, milliseconds
 
@@ -46,8 +47,12 @@ class RedisSessions:
             records = await self._records(tenant, session_id)
             number, data = replaced(tenant, session_id, records, place, before, after)
             with asking():
-                outcome, *found = await self._replace(
-                    keys=[_records_key(tenant, session_id)], args=[number, records[number], data]
+                outcome, *found = await twice(
+                    partial(
+                        self._replace,
+                        keys=[_records_key(tenant, session_id)],
+                        args=[number, records[number], data],
+                    )
                 )
             if outcome < 0:
                 raise SessionNotFound(session_id)
@@ -78,9 +83,8 @@ class RedisSessions:
 
     async def _records(self, tenant: str, session_id: str) -> Sequence[bytes]:
         with asking():
-            records = await cast(
-                Awaitable[Sequence[bytes]], self._client.lrange(_records_key(tenant, session_id), 0, -1)
-            )
+            key = _records_key(tenant, session_id)
+            records: Sequence[bytes] = await twice(lambda: self._client.lrange(key, 0, -1))
         if not records:
             raise SessionNotFound(session_id)
         return records
@@ -93,8 +97,9 @@ class RedisSessions:
             session_id,
             milliseconds(self._retention, tenant),
         ]
+        append = partial(self._script, keys=keys, args=arguments)
         with asking():
-            outcome = await self._script(keys=keys, args=arguments)
+            outcome = await (twice(append) if expected == "new" else append())
         if outcome < 0:
             raise SessionNotFound(session_id)
         if outcome == 0:
