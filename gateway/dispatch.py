@@ -1,6 +1,7 @@
 """The story of one request: recall → encode → reserve → assess → route → run → settle → remember.
 
-Recalling comes before reserving, since the history counts towards the tokens that are reserved.
+Recalling comes before reserving, since the history counts towards the tokens that are reserved. A prompt is assessed
+while the store of the limits thinks.
 """
 
 import asyncio
@@ -116,7 +117,10 @@ class Dispatcher:
         self._provision.check_scores(requests, outlooks)
         outlooks = list(self._provision.affordable(requests, outlooks))
         reserved = self._provision.worst(requests, outlooks)
-        with self._traces.span("headrace.reserve", tokens=reserved.tokens):
+        with (
+            self._scout.assessing(requests, outlooks),
+            self._traces.span("headrace.reserve", tokens=reserved.tokens),
+        ):
             charge = await self._meter.reserve(first.tenant, first.id, reserved, parts=len(requests))
         answers: dict[str, Answer] = {}  # those that have begun
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
 
 import msgspec
 from msgspec import structs
@@ -32,12 +34,17 @@ SOON = 4000  # characters whose assessment is over before a thread would have st
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
-    """One request's. `named`: the tier that the client named, None for auto; `signals`: of the tiers that may run."""
+    """One request's. `named`: the tier that the client named, None for auto; `signals`: of the tiers that may run.
+
+    `words`: what the person asks, and `assess` tells what the classifier thinks of it, which is found out once.
+    """
 
     named: str | None
     recalled: Recalled
     encoded: Encoded
     signals: tuple[TierSignals, ...]
+    words: Callable[[], str]
+    assess: Callable[[], Assessment]
 
 
 class Scout:
@@ -83,7 +90,27 @@ class Scout:
         signals = tuple([_tier_signals(encoded, tier) for tier in tiers])
         if not any(fits(tier, request.max_tokens) for tier in signals):
             raise _too_long(request, max(signals, key=lambda tier: tier.context_length))
-        return Outlook(named=named, recalled=recalled, encoded=encoded, signals=signals)
+        words = cache(partial(encoded.words, tiers[0].replicas[0]))
+        return Outlook(
+            named=named, recalled=recalled, encoded=encoded, signals=signals, words=words,
+            assess=cache(lambda: self._assess(words())),
+        )  # fmt: skip
+
+    @contextmanager
+    def assessing(self, requests: Sequence[Request], outlooks: Sequence[Outlook]) -> Iterator[None]:
+        """Whatever is waited for meanwhile, what is short enough to be assessed on the event loop then is."""
+        loop = asyncio.get_running_loop()
+        early = [
+            loop.call_soon(outlook.assess)
+            for request, outlook in zip(requests, outlooks, strict=True)
+            if self._to_judge(request, outlook, self._pinned(request, outlook))
+            and len(outlook.words()) <= SOON
+        ]
+        try:
+            yield
+        finally:
+            for handle in early:
+                handle.cancel()
 
     async def settled(self, outlook: Outlook, patience: float) -> Outlook:
         """The outlook as it is when some tier answers, waiting up to `patience` seconds while one is coming back."""
@@ -98,14 +125,23 @@ class Scout:
 
     async def assessed(self, request: Request, outlook: Outlook) -> Signals:
         """What a route is decided by. A named tier needs no assessment, and no person spoke in a tool loop."""
-        pinned = None if outlook.named is not None else self._loops.tier(request, outlook.recalled.turns)
+        pinned = self._pinned(request, outlook)
+        assessment = None
+        if self._to_judge(request, outlook, pinned):
+            soon = len(outlook.words()) <= SOON
+            assessment = outlook.assess() if soon else await asyncio.to_thread(outlook.assess)
+        return Signals(tiers=outlook.signals, assessment=assessment, pinned=pinned)
+
+    def _pinned(self, request: Request, outlook: Outlook) -> str | None:
+        return None if outlook.named is not None else self._loops.tier(request, outlook.recalled.turns)
+
+    @staticmethod
+    def _to_judge(request: Request, outlook: Outlook, pinned: str | None) -> bool:
         goes_on = any(
             tier.name == pinned and tier.available and fits(tier, request.max_tokens)
             for tier in outlook.signals
         )
-        judges = outlook.named is None and not goes_on
-        assessment = await self._assess(outlook) if judges else None
-        return Signals(tiers=outlook.signals, assessment=assessment, pinned=pinned)
+        return outlook.named is None and not goes_on
 
     def route(self, request: Request, outlook: Outlook, signals: Signals) -> Route:
         """Raises ApiError 503 when no tier that the prompt fits answers."""
@@ -172,13 +208,9 @@ class Scout:
                 span.set_attributes({f"headrace.cached.{name}": n for name, n in encoded.cached.items()})
         return encoded, recalled
 
-    async def _assess(self, outlook: Outlook) -> Assessment:
-        text = outlook.encoded.words(self._tiers[outlook.signals[0].name].replicas[0])
+    def _assess(self, text: str) -> Assessment:
         with self._traces.span("headrace.classify") as span:
-            if len(text) <= SOON:
-                assessment = self._assess_text(text)
-            else:
-                assessment = await asyncio.to_thread(self._assess_text, text)
+            assessment = self._assess_text(text)
             span.set_attribute("headrace.task", assessment.task)
             for tier, good in assessment.good.items():
                 span.set_attribute(f"headrace.good.{tier}", good)

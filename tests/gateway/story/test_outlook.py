@@ -1,5 +1,6 @@
 """A decision without an answer: the same as a run would make, and nothing is left of it."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from gateway.desk import Desk
 from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError
 from gateway.judges import Judges
+from gateway.limits import Reservation
 from gateway.limits_memory import MemoryLimits
 from gateway.metering import Meter
 from gateway.metrics import Metrics
@@ -101,6 +103,36 @@ async def test_a_named_tier_needs_no_assessment(rig: Rig) -> None:
     decision = await rig.dispatcher.decide(rig.request("Hi", model="small"))
     assert (decision.route.order, decision.route.assessment) == (("7b",), None)
     assert decision.prompt_tokens == {"7b": 2}
+
+
+async def test_a_prompt_is_assessed_while_the_store_of_the_limits_thinks(rig: Rig) -> None:
+    """Whose answer may be some way off."""
+    assessed = asyncio.Event()
+    assess = rig.dispatcher._scout._assess_text
+
+    def telling(text: str) -> Assessment:
+        assessed.set()
+        return assess(text)
+
+    class Slow(MemoryLimits):
+        async def reserve(self, *asked: Any) -> Reservation:
+            async with asyncio.timeout(60):
+                await assessed.wait()
+            return await super().reserve(*asked)
+
+    rig.dispatcher._meter = Meter(Slow(), MemoryLimits(), rig.metrics)
+    with patch.object(rig.dispatcher._scout, "_assess_text", side_effect=telling) as found:
+        answer = await rig.dispatcher.run(request_without_limits(rig.request("Hi")))
+        assert (answer.tier, found.call_count) == ("13b", 1)
+        await answer.deltas.aclose()
+
+
+async def test_who_is_refused_at_once_is_not_assessed(rig: Rig) -> None:
+    with patch.object(rig.dispatcher._scout, "_assess_text") as assess:
+        with pytest.raises(ApiError):
+            await rig.dispatcher.run(rig.request("Hi"))
+        await asyncio.sleep(0.01)
+        assert assess.call_count == 0
 
 
 async def test_a_decision_does_not_move_the_balance_of_a_goal(rig: Rig) -> None:
