@@ -109,22 +109,34 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     more: bool = False  # the next one is there already: whoever sends them on can do so in one piece
 
 
-def announced(deltas: Iterator[Delta]) -> Iterator[Delta]:
-    """The same of what has come at once, each but the last telling that there is `more`. Raises what `deltas` raises,
-    behind all that came before."""
+def at_once(deltas: Iterator[Delta]) -> Iterator[Delta]:
+    """What has come at once, in as few deltas as say the same: whoever is behind catches up by it. Each but the last
+    tells that there is `more`. Raises what `deltas` raises, behind all that came before."""
     before: Delta | None = None
     failure: BackendError | None = None
     try:
         for delta in deltas:
-            if before is not None:
+            if before is None:
+                before = delta
+            elif _goes_on(before, delta):
+                before = msgspec.structs.replace(
+                    delta, text=before.text + delta.text, tokens=before.tokens + delta.tokens
+                )
+            else:
                 yield msgspec.structs.replace(before, more=True)
-            before = delta
+                before = delta
     except BackendError as error:
         failure = error
     if before is not None:
         yield before
     if failure is not None:
         raise failure
+
+
+def _goes_on(before: Delta, delta: Delta) -> bool:
+    """Whether both could have been one. What is told of single tokens stays with them."""
+    plain = not (before.calls or before.scores or before.signals or before.prompt or before.finish)
+    return plain and before.index == delta.index and not (delta.scores or delta.signals or delta.prompt)
 
 
 class Backend(Protocol):

@@ -16,7 +16,7 @@ from backends.backend import (
     Generation,
     Rejected,
     Unavailable,
-    announced,
+    at_once,
 )
 from backends.deltas import DeltaReader
 from backends.link import EngineLink, EngineLost
@@ -118,7 +118,8 @@ class LocalBackend:
             self._task = None
 
     async def stream(self, generation: Generation) -> AsyncGenerator[Delta, None]:
-        """As `backends.backend.Backend`. A delta comes when there is text; it may stand for several tokens."""
+        """As `backends.backend.Backend`. A delta comes when there is text; it may stand for several tokens, as it does
+        where the gateway is behind."""
         ids = await self._ids(generation)
         sampling, parser = self._tools(generation)
         answer = DeltaReader(self.name, ids, sampling, self._tokenizer, parser)
@@ -126,7 +127,7 @@ class LocalBackend:
         hung = self._expect_end(generation.timeout, inbox)
         try:
             while not answer.ended:
-                for delta in announced(_come(answer, await inbox.get(), inbox)):
+                for delta in at_once(_come(answer, await inbox.get(), inbox)):
                     yield delta
         finally:
             if hung is not None:

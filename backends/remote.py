@@ -23,7 +23,7 @@ from backends.backend import (
     Rejected,
     Sampling,
     Unavailable,
-    announced,
+    at_once,
 )
 from backends.breaker import Breaker
 from backends.deadline import Deadline
@@ -183,7 +183,7 @@ class RemoteBackend:
                 async for piece in pieces:
                     size += len(piece)
                     events = self._parse(parser, piece, size)
-                    for delta in announced(filter(None, map(reply.take, events))):
+                    for delta in at_once(filter(None, map(reply.take, events))):
                         self._breaker.alive()
                         yield delta
             last = reply.last()
