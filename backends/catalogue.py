@@ -116,6 +116,14 @@ def resolve(model: str) -> Path:
     return entry.folder
 
 
+def here(model: str) -> Path | None:
+    """As `resolve`; None where it is not on this machine."""
+    try:
+        return resolve(model)
+    except ModelError:
+        return None
+
+
 def _part(package: str, version: str, number: int, size: int, sha256: str) -> Part:
     """A part of the series whose packages hold `data/partNN.bin`."""
     name = f"{package}{number}"

@@ -20,7 +20,7 @@ import msgspec
 
 from backends.engine_log import EngineLog
 from backends.runtime import RuntimeFolder
-from backends.tokenizer import Tokenizer, write_vocabulary
+from backends.tokenizer import Tokenizer, same_vocabulary, write_vocabulary
 from backends.watchdog import Watchdog
 from backends.wire import EngineConfig, Load, ranks_path, socket_path
 
@@ -324,8 +324,7 @@ def _check_draft(config: EngineConfig) -> None:
     draft = config.speculation.draft
     if draft is None or draft == config.model:
         return
-    ours, theirs = Tokenizer(Path(config.model)), Tokenizer(Path(draft))
-    if (ours.vocabulary(), ours.names()) != (theirs.vocabulary(), theirs.names()):
+    if not same_vocabulary(Path(config.model), Path(draft)):
         raise ValueError(f"{draft} has another vocabulary than {config.model}")
 
 

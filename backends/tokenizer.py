@@ -242,6 +242,12 @@ def write_vocabulary(tokenizer: Tokenizer, path: Path) -> None:
     partial.rename(path)
 
 
+def same_vocabulary(model: Path, other: Path) -> bool:
+    """Whether both mean the same by each id. Raises ModelError for a folder without a readable tokenizer."""
+    ours, theirs = Tokenizer(model), Tokenizer(other)
+    return (ours.vocabulary(), ours.names()) == (theirs.vocabulary(), theirs.names())
+
+
 def _rewritten(value: Any, rewrite: Callable[[str], str]) -> Any:
     """`value`, in which every text is rewritten, keys of objects too."""
     match value:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from backends.catalogue import ModelError, resolve
+from backends.catalogue import here
 from backends.fingerprint import fingerprint
 from gateway.config import Config, Engine, Tier
 from gateway.strictyaml import Path as Place
@@ -103,13 +103,13 @@ def gated(config: Config) -> Iterator[tuple[Place, Engine, float]]:
 def faults(config: Config) -> Iterator[tuple[Place, str]]:
     """Why engines may not start, by the place in the configuration. Of models that are not here nothing is said."""
     for place, engine, gate in gated(config):
-        if (model := _here(engine)) is not None and (reason := refusal(engine, model, gate)) is not None:
+        if (model := here(engine.model)) is not None and (reason := refusal(engine, model, gate)) is not None:
             yield place, reason
 
 
 def unchecked(config: Config) -> list[str]:
     """The models with a gate that are not on this machine."""
-    return [engine.model for _, engine, _ in gated(config) if _here(engine) is None]
+    return [engine.model for _, engine, _ in gated(config) if here(engine.model) is None]
 
 
 def refusal(engine: Engine, model: Path, gate: float) -> str | None:
@@ -135,10 +135,3 @@ def refusal(engine: Engine, model: Path, gate: float) -> str | None:
             f"{worst.loss:.1%}), more than {gate:.1%}"
         )
     return None
-
-
-def _here(engine: Engine) -> Path | None:
-    try:
-        return resolve(engine.model)
-    except ModelError:
-        return None

@@ -11,5 +11,6 @@ class TalliedHistogram(Histogram):
     def tally(self, counts: Sequence[int], total: float) -> None:
         """`counts`: events by bucket, the last one for what is above all of them; `total`: the sum of their values."""
         for bucket, count in zip(self._buckets, counts, strict=True):
-            bucket.inc(count)
+            if count:
+                bucket.inc(count)
         self._sum.inc(total)

@@ -72,6 +72,11 @@ def test_attention_over_eight_bits(compile_for: Compile, capability: int, cache:
     attention(compile_for, capability, "bf16", 8, 128, short=True, cache=cache)
 
 
+def test_wide_heads_over_eight_bits_with_limits(compile_for: Compile) -> None:
+    """Gemma's: heads of 256 take the most shared memory, and limits the most registers."""
+    attention(compile_for, 80, "bf16", 2, 256, short=False, cache="i8", window=4096, cap=50.0)
+
+
 @pytest.mark.parametrize(
     ("dtype", "size", "window", "cap"),
     [pytest.param("fp16", 80, None, None, marks=pytest.mark.slow), ("fp32", 64, 4096, 50.0)],
@@ -97,7 +102,10 @@ def test_attention_of_every_shape(compile_for: Compile, capability: int, size: i
     for dtype, window, cap in WAYS:
         attention(compile_for, capability, dtype, 7, size, short=short, window=window, cap=cap)
     for cache in ("i8", "u8" if capability == 80 else "fp8e4nv"):
-        attention(compile_for, capability, "bf16", 4, size, short=short, cache=cache)
+        for window, cap in (PLAIN, LIMITED):
+            attention(
+                compile_for, capability, "bf16", 4, size, short=short, cache=cache, window=window, cap=cap
+            )
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -93,6 +94,27 @@ def test_an_operators_mistake_is_one_line(
     assert errors.startswith(told)
     assert errors.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_draft_of_another_vocabulary_is_a_mistake(
+    byte_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(byte_model, other)
+    file = tmp_path / "headrace.yaml"
+    speculation = f"speculation: {{method: draft, draft: {other}}}"
+    file.write_text(
+        f"anonymous: {{name: a}}\ntiers: [{{name: 7b, engines: [{{model: {byte_model}, {speculation}}}]}}]"
+    )
+    assert main(["config", "check", str(file)]) == 0
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    first, second = list(vocabulary)[70:72]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert main(["config", "check", str(file)]) == 2
+    told = f"2: tiers[0].engines[0].speculation.draft: {other} has another vocabulary than {byte_model}"
+    assert told in capsys.readouterr().err
 
 
 def test_that_nobody_can_call_is_told(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
