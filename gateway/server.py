@@ -21,6 +21,7 @@ import uvloop
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
+from backends.resident import into_large_pages
 from gateway.drain import Drain
 from gateway.protocol import GuardedProtocol
 from gateway.signals import Signals
@@ -150,6 +151,7 @@ async def serve(
             gc.collect()
             gc.freeze()  # what is there by now stays; going through it again and again would hold up requests
             gc.set_threshold(*GARBAGE)
+            into_large_pages()  # while nobody waits
             serving = (
                 server.serve(sockets=[door.listener]) for server, door in zip(servers, doors, strict=True)
             )

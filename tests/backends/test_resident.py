@@ -1,4 +1,4 @@
-"""What is mapped of files leaves the process's memory, and what was written to stays as it is."""
+"""What is mapped of files leaves the process's memory; what was written stays as it is, in pages of whatever size."""
 
 import mmap
 import re
@@ -6,12 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from backends.resident import Mapping, give_back, mappings
+from backends.resident import Mapping, give_back, into_large_pages, mappings
 
 SIZE = 32 << 20
 SMAPS = Path("/proc/self/smaps")
 
 pytestmark = pytest.mark.skipif(not SMAPS.exists(), reason="only Linux tells what a process has mapped")
+
+
+def told_of_large_pages() -> str:
+    path = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    return path.read_text() if path.exists() else ""
 
 
 def megabytes_of_files() -> float:
@@ -77,3 +82,23 @@ Anonymous:             0 kB
 Anonymous:             0 kB
 """
     assert list(mappings(told)) == [Mapping(0x7F0000000000, 0x7F0000001000, "/usr/lib/a library.so")]
+
+
+@pytest.mark.skipif(
+    "[madvise]" not in told_of_large_pages() or mmap.PAGESIZE != 4096,
+    reason="this kernel makes no large pages of that size, or makes them by itself",
+)
+def test_what_was_written_lies_in_large_pages_and_is_the_same() -> None:
+    with mmap.mmap(-1, SIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as data:
+        data[:] = content = bytes(range(256)) * (SIZE // 256)
+        before = in_large_pages()
+        into_large_pages()
+        assert data[:] == content
+        assert in_large_pages() - before > SIZE // 2
+
+
+def in_large_pages() -> int:
+    """Bytes of this process."""
+    found = re.search(r"AnonHugePages:\s+(\d+) kB", Path("/proc/self/smaps_rollup").read_text())
+    assert found is not None
+    return 1024 * int(found[1])
