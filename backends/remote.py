@@ -8,6 +8,7 @@ followed, and the environment's proxies and credentials are ignored.
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
 
@@ -40,6 +41,9 @@ MAX_ERROR = 64 * 1024  # bytes of an error's body that are looked at
 TAIL = 0.5  # seconds that a server has, after its last word, to report usage and end the stream
 IDLE = 4.0  # seconds that a connection is kept for reuse; uvicorn closes its end after 5
 WRITE_TIMEOUT = 10.0  # seconds
+SILENCE = (
+    10.0  # seconds without a word that speak against a server; shorter deadlines are the client's own choice
+)
 FOREVER = 24 * 3600.0  # seconds, where a generation has no deadline
 PATHS = ("/models", "/completions", "/chat/completions")
 OPERATOR_ERRORS = ("upstream_auth", "upstream_not_found")  # a server that answers so is not ill
@@ -203,20 +207,23 @@ class RemoteBackend:
             raise Overloaded(f"server {self._name} has as many requests as it may have")
         trial = self._breaker.enter()
         self._in_flight += 1
+        asked = time.monotonic()
         try:
             yield
         except BackendError as error:
-            self._judge(error, reply)
+            self._judge(error, reply, time.monotonic() - asked)
             raise
         finally:
             self._in_flight -= 1
             self._breaker.leave(trial)
 
-    def _judge(self, error: BackendError, reply: Reply) -> None:
-        """A refusal is an answer too, and a long answer that hits a deadline no failure."""
-        broken = isinstance(error, Unavailable) and error.code not in OPERATOR_ERRORS
-        silent = isinstance(error, DeadlineExceeded) and not reply.begun
-        if broken or silent:
+    def _judge(self, error: BackendError, reply: Reply, waited: float) -> None:
+        """A refusal is an answer too, and a long answer that hits a deadline no failure. Who was not waited for long
+        tells nothing: or clients in a hurry could take a server away from everybody else."""
+        silent = isinstance(error, DeadlineExceeded) and not reply.heard
+        if silent and waited < SILENCE:
+            return
+        if silent or (isinstance(error, Unavailable) and error.code not in OPERATOR_ERRORS):
             self._breaker.failed()
         else:
             self._breaker.alive()

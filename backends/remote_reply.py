@@ -89,14 +89,15 @@ class Reply:
         self._stop = StopCut(self._stops if repeats_stop else ())
         self._stopped_by: str | None = None
         self._calls = CallReader(parallel=generation.prompt.tool_choice.parallel)
+        self._heard = False
         self._tokens = 0
         self._finish: Finish | None = None
         self._usage: _Usage | None = None
 
     @property
-    def begun(self) -> bool:
-        """Whether any text has come."""
-        return self._tokens > 0
+    def heard(self) -> bool:
+        """Whether the server has said anything, be it no text."""
+        return self._heard
 
     @property
     def finished(self) -> bool:
@@ -105,6 +106,7 @@ class Reply:
 
     def take(self, event: Event) -> Delta | None:
         """The text of an event, if it has any. Raises BackendError."""
+        self._heard = True
         if event.data == DONE:
             return None
         chunk = self._decode(event)

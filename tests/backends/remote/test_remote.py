@@ -38,7 +38,7 @@ async def test_an_answer_with_the_usage_that_the_server_reports(
     async with remote(stub.url) as backend:
         *body, last = await backend.collect(generation())
         assert backend.in_flight == 0
-    assert [delta.text for delta in body] == ["Hel", "lo"]
+    assert "".join(delta.text for delta in body) == "Hello"
     assert all(delta.finish is None and delta.usage is None for delta in body)
     assert last.finish == "stop"
     assert used(last) == Usage(prompt_tokens=9, completion_tokens=2, cached_tokens=8)

@@ -205,7 +205,7 @@ def test_calls_wait_for_their_results_whatever_the_server_calls_that(generation:
     reply = Reply("70b/0", generation())
     first = reply.take(event({"choices": [call("", id="call_1", type="function")]}))
     second = reply.take(event({"choices": [call('{"a": 1}')]}))
-    assert first is not None and second is not None and reply.begun
+    assert first is not None and second is not None and reply.heard
     assert [piece.name for piece in first.calls] == ["add"]
     assert second.calls == (CallPiece(index=0, arguments='{"a": 1}'),)
     assert reply.take(event({"choices": [{"delta": {}, "finish_reason": word}]})) is None
