@@ -19,6 +19,7 @@ from gateway import strictyaml
 from gateway.config import Config, Tenant, Tier
 from gateway.ranks import refused
 from gateway.strictyaml import Document, Mistake, nearest
+from sessions.address import fault_of
 
 AUTO = "auto"  # the model name that leaves the tier to the gateway
 
@@ -224,6 +225,8 @@ def _quantizations(config: Config) -> Iterator[_Fault]:
                     (*path, "dtype"),
                     f"is {engine.dtype}, and quantization {engine.quantization} says {engine.computes}",
                 )
+            if engine.computes == "float16" and engine.device == "cpu":
+                yield (*path, "dtype"), "float16 needs a GPU; CPUs have float32 and bfloat16"
             asked = {
                 (*path, "quantization"): engine.quantization,
                 (*path, "speculation", "draft_quantization"): engine.speculation.draft_quantization,
@@ -299,6 +302,8 @@ def _server_keys(config: Config) -> Iterator[_Fault]:
 def _redis(config: Config) -> Iterator[_Fault]:
     if config.state.redis is not None and config.state.redis_env is not None:
         yield ("state", "redis_env"), "not allowed beside redis"
+    if config.state.redis is not None and (fault := fault_of(config.state.redis)) is not None:
+        yield ("state", "redis"), fault
 
 
 def _administration(config: Config) -> Iterator[_Fault]:

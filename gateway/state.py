@@ -18,6 +18,7 @@ from gateway.limits_sqlite import SqliteLimits
 from gateway.pulse import Pulse
 from gateway.sessions_guard import GuardedDocuments, GuardedSessions
 from sessions import SessionStore
+from sessions.address import fault_of
 from sessions.connection import connect
 from sessions.documents import DocumentStore
 from sessions.documents_redis import RedisDocuments
@@ -31,12 +32,14 @@ HEART = "headrace:heart"  # written to find out how a server is: one that is ful
 
 
 def redis_url(state: State) -> str | None:
-    """None where files of this host hold the state. Raises ValueError naming a variable without a URL."""
+    """None where files of this host hold the state. Raises ValueError naming a variable without a URL that is one."""
     if state.redis_env is None:
         return state.redis
     url = os.environ.get(state.redis_env, "")
     if not url.startswith(("redis://", "rediss://", "unix://")):
         raise ValueError(f"state.redis_env: the variable {state.redis_env} holds no redis:// URL")
+    if (fault := fault_of(url)) is not None:
+        raise ValueError(f"state.redis_env: {state.redis_env}: {fault}")
     return url
 
 

@@ -43,6 +43,21 @@ MISTAKES = [
         ["5: state.redis_env: not allowed beside redis"],
     ),
     (
+        "an option that Redis' client would choke on",
+        TIER + "state: {redis: 'redis://:secret@h/0?timeout=20'}",
+        ["5: state.redis: the option timeout is not known here; known are client_name, db, protocol"],
+    ),
+    (
+        "a database with a name",
+        TIER + "state: {redis: 'redis://h/abc'}",
+        ["5: state.redis: the database is a number, 0 by default: redis://host:port/0"],
+    ),
+    (
+        "half precision on a CPU",
+        TIER + "        dtype: float16",
+        ["5: tiers[0].engines[0].dtype: float16 needs a GPU; CPUs have float32 and bfloat16"],
+    ),
+    (
         "two places for a key",
         'tiers: [{name: 7b, remotes: [{url: "http://h/v1", model: m, api_key_env: A, api_key_file: b}]}]',
         ["1: tiers[0].remotes[0].api_key_file: not allowed beside api_key_env"],
