@@ -10,11 +10,14 @@ connection has a timeout of its own.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from gateway.watching import Strike, watched
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -44,6 +47,7 @@ class Pulse:
         self._hang_up = hang_up
         self._pinging: asyncio.Future[None] | None = None
         self._again: asyncio.TimerHandle | None = None
+        self._missed = False
         self.words = 0  # how often the server has said anything
 
     async def heard(
@@ -82,10 +86,14 @@ class Pulse:
         self._pinging = None
         if pinging.cancelled():
             return
-        if pinging.exception() is None:
+        if (error := pinging.exception()) is None:
             self.words += 1
+            self._missed = False
             self._awake()
             return
+        if not self._missed:  # once for as long as it lasts
+            self._missed = True
+            logger.warning("the store does not answer: %s", error or type(error).__name__)
         if self._lost is not None:
             self._lost()
         self._again = pinging.get_loop().call_later(AGAIN, self.feel)

@@ -122,7 +122,9 @@ async def test_one_that_was_given_up_is_found_back_without_a_request(server: Ser
     assert server.asked == 1
 
 
-async def test_one_that_refuses_is_asked_until_it_answers(server: Server) -> None:
+async def test_one_that_refuses_is_asked_until_it_answers(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
     """A server that is not there fails at once: nobody has to wait for it to be suspicious."""
     server.fault = OSError("refused")
     with pytest.raises(Down, match="refused"):
@@ -135,6 +137,7 @@ async def test_one_that_refuses_is_asked_until_it_answers(server: Server) -> Non
             await asyncio.sleep(TICK)
     await asyncio.sleep(2 * AGAIN)
     assert (server.pings, server.lost) == (lost + 1, lost)
+    assert caplog.messages == ["the store does not answer: refused"]  # told once, and from the start
 
 
 async def test_nobody_asks_once_it_is_closed(server: Server) -> None:
