@@ -8,8 +8,10 @@ import argparse
 import gc
 import logging
 import os
+import re
 import secrets
 import signal
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -251,8 +253,8 @@ def main(build: Callable[[EngineConfig], tuple[Steps, Callable[[int], None]]]) -
     """An engine process, from its command line `CONFIG.json [--parent PID]` to its end.
 
     `build` makes the engine, and the function that sets how many threads it computes with. Raises whatever keeps it
-    from starting or running; the interpreter then prints that and exits with status 1. With `--parent` it dies with
-    that process.
+    from starting or running; the interpreter then prints that and exits with status 1, without a traceback where a
+    field of the configuration is to blame, or a file. With `--parent` it dies with that process.
     SIGTERM and SIGINT keep their default effect: they end the process at once, whatever it computes. A handler of our
     own would wait for the end of a long kernel, and a signal just before the loop falls asleep would be lost.
     """
@@ -266,12 +268,25 @@ def main(build: Callable[[EngineConfig], tuple[Steps, Callable[[int], None]]]) -
     config = msgspec.json.decode(options.config.read_bytes(), type=EngineConfig)
     os.environ.update(thread_environment(max(1, config.cores // config.tensor_parallel)))
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # instead of a KeyboardInterrupt
-    engine, set_threads = build(config)
+    try:
+        engine, set_threads = build(config)
+    except (ValueError, OSError) as error:
+        if isinstance(error, OSError) or _of_the_operator(error):
+            sys.exit(str(error))
+        raise
     loop = EngineLoop(config, engine, set_threads, fault_from(os.environ))
     loop.bind()
     gc.collect()
     gc.freeze()  # libraries are a quarter of a million objects; going through them would hold up a step for long
     loop.run()
+
+
+def _of_the_operator(error: ValueError) -> bool:
+    """Whether it tells of a model's file, or begins with a field of the configuration."""
+    from backends.models.stored import CheckpointError  # which imports torch, as has been done by now
+
+    named = re.split("[.:]", str(error), maxsplit=1)[0] in EngineConfig.__struct_fields__
+    return isinstance(error, CheckpointError) or named
 
 
 def thread_environment(cores: int) -> dict[str, str]:
