@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from backends.catalogue import here
 from backends.fingerprint import fingerprint
@@ -74,15 +75,29 @@ def load(model: Path) -> tuple[Record, ...]:
     return found.records
 
 
-def save(model: Path, record: Record) -> Path:
-    """In the place of the one for the same way to keep the weights. Raises ValueError, OSError."""
+def save(model: Path, record: Record) -> tuple[Path, Record]:
+    """In the place of the one for the same way to keep the weights, of which it takes over the tasks that were not
+    measured again, if both are of the same weights. Returns the file and the whole record.
+
+    Raises ValueError, OSError.
+    """
     path = path_of(model)
-    others = tuple(each for each in load(model) if each.quantization != record.quantization)
+    others = []
+    for each in load(model):
+        if each.quantization != record.quantization:
+            others.append(each)
+        elif (each.model, each.against) == (record.model, record.against):
+            record = replace(record, tasks=(*_besides(each.tasks, record.tasks), *record.tasks))
     content = msgspec.json.format(msgspec.json.encode(Records(records=(*others, record))))
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_bytes(content + b"\n")
     partial.rename(path)
-    return path
+    return path, record
+
+
+def _besides(before: tuple[TaskLoss, ...], now: tuple[TaskLoss, ...]) -> list[TaskLoss]:
+    names = {each.task for each in now}
+    return [each for each in before if each.task not in names]
 
 
 def gate_of(tier: Tier, engine: Engine) -> float | None:

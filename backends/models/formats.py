@@ -1,6 +1,7 @@
 """How the weights of a model are kept: what is asked for, what lies in its files, and what the device can do."""
 
 from collections.abc import Collection
+from typing import get_args
 
 from backends.instructions import cpu_has_avx2
 from backends.kernels.products import FLOAT8_SINCE
@@ -24,6 +25,8 @@ def possible(asked: Quantization, device: str) -> Quantization:
 
     Raises ValueError for what was asked for by name and cannot be.
     """
+    if asked not in get_args(Quantization):
+        raise ValueError(f"quantization: is none of {', '.join(sorted(get_args(Quantization)))}: {asked}")
     if device != "cpu" or asked in ("none", "int8"):
         return asked
     if asked == "fp8":

@@ -33,7 +33,7 @@ def add(commands: "Commands") -> None:
         help="texts (.txt), or lines of JSON: text; prompt, choices, answer; prompt, checker; HumanEval's own",
     )  # fmt: skip
     model.add_argument(
-        "--quantization", choices=["none", "auto", "int8", "int4", "w8a8", "fp8"], default="none",
+        "--quantization", choices=["none", "bf16", "fp32", "auto", "int8", "int4", "w8a8", "fp8"], default="none",
         help="how the engine keeps the weights of --model, as in a configuration (default: none)",
     )  # fmt: skip
     model.add_argument("--device", type=_device, default="cpu", help="cpu (the default), cuda or cuda:N")
@@ -64,6 +64,8 @@ def run(options: argparse.Namespace) -> int:
     _check_names(loaded)
     if options.json is not None and options.against is None:
         raise ValueError("--json: writes what was lost, for which --against is needed")
+    if options.json is not None and not options.json.absolute().parent.is_dir():
+        raise ValueError(f"--json: there is no folder {options.json.parent}")
     try:
         marks = _measured(options, loaded)
     except (EngineStartError, BackendError) as error:
@@ -97,13 +99,34 @@ def _measured(options: argparse.Namespace, tasks: "Sequence[Task]") -> "list[lis
 
     models = [options.model] + [options.against] * (options.against is not None)
     pull_missing(models)
-    for model in models:
-        resolve(model)
+    folders = [resolve(model) for model in models]
+    if options.against is not None:
+        _check_against(options, *folders)
     engines = [Engine(model=model, device=options.device) for model in models]
     engines[0] = replace(engines[0], quantization=options.quantization)
     total = len(engines) * sum(len(task.items) for task in tasks)
     with tqdm(total=total, unit=" items", disable=None) as bar:
         return [asyncio.run(measure(engine, tasks, options.parallel, bar.update)) for engine in engines]
+
+
+def _check_against(options: argparse.Namespace, model: Path, against: Path) -> None:
+    """Raises ValueError for a model of which nothing can be lost, or that is another one."""
+    from backends.fingerprint import fingerprint
+    from gateway.planning.subject import subject
+
+    if options.quantization in ("none", "bf16", "fp32") and fingerprint(model) == fingerprint(against):
+        raise ValueError(
+            f"--against: {options.against} has the weights of --model; name those before it was quantised"
+        )
+    if model.is_file() or against.is_file():
+        return
+    ours, theirs = (subject(str(folder), "--against").config for folder in (model, against))
+    for what in ("layers", "width", "vocab_size"):
+        if getattr(ours, what) != getattr(theirs, what):
+            raise ValueError(
+                f"--against: {options.against} is another model: its {what.replace('_', ' ')} is "
+                f"{getattr(theirs, what)}, not {getattr(ours, what)}"
+            )
 
 
 def _record(
@@ -115,6 +138,7 @@ def _record(
     """Raises ValueError naming the task on which nothing could be lost, OSError."""
     from backends.catalogue import resolve
     from backends.fingerprint import fingerprint
+    from gateway.config import Engine
     from gateway.learning.losses import paired_loss
     from gateway.quality import Record, TaskLoss
 
@@ -139,7 +163,7 @@ def _record(
         )
     return Record(
         model=fingerprint(resolve(options.model)),
-        quantization=options.quantization,
+        quantization=Engine(model=options.model, quantization=options.quantization).weights,
         against=fingerprint(resolve(options.against)),
         against_name=options.against,
         made=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -153,13 +177,14 @@ def _keep(options: argparse.Namespace, record: "Record") -> None:
     from backends.catalogue import resolve
     from gateway import quality
 
-    path = quality.save(resolve(options.model), record)
+    path, whole = quality.save(resolve(options.model), record)
     if options.json is not None:
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode(record)) + b"\n")
-    worst = record.worst
+    worst = whole.worst
     print(
-        f"\n{path} is written. The upper end of the worst interval is {max(worst.high, 0):.2%} ({worst.task}): "
-        "a tier starts with this model if its `quality_gate` is not below that."
+        f"\n{path} is written, of {len(whole.tasks)} tasks. The upper end of the worst interval is "
+        f"{max(worst.high, 0):.2%} ({worst.task}): a tier starts with this model if its `quality_gate` is not below "
+        "that."
     )
 
 

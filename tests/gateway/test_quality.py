@@ -69,6 +69,18 @@ def test_a_model_of_which_nothing_is_recorded_is_refused_with_the_command(
     assert reason(model, "2%", "int8") is None and reason(model, "2%") is None  # both are kept
 
 
+def test_tasks_that_are_not_measured_again_stay_in_the_record(model: Path, record: Record) -> None:
+    """An easier one alone used to open the gate."""
+    worse = structs.replace(record, tasks=(loss("hard", 0.1, 0.2, 0.3), loss("text", 0.0, 0.0, 0.1)))
+    quality.save(model, worse)
+    better = loss("text", 0.0, 0.0, 0.0)
+    _, whole = quality.save(model, structs.replace(record, tasks=(better,)))
+    assert whole.tasks == (worse.tasks[0], better) and quality.load(model) == (whole,)
+    assert reason(model, "2%") is not None
+    other = structs.replace(record, against="e" * 64, tasks=(better,))
+    assert quality.save(model, other)[1] == other  # against other weights, a record begins anew
+
+
 def test_a_record_of_other_weights_counts_for_nothing(model: Path, record: Record, tmp_path: Path) -> None:
     quality.save(model, record)
     (model / "model.safetensors").write_bytes(b"Weights")
@@ -120,13 +132,16 @@ def test_percentages_are_taken_as_they_stand(gate: str) -> None:
 
 
 def test_config_check_tells_of_gates(
-    model: Path, record: Record, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    letters_model: Path, record: Record, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    model = tmp_path / "letters"
+    shutil.copytree(letters_model, model)
     file = tmp_path / "c.yaml"
     file.write_text(TIER.replace("GATE", "1%").replace("MODEL", str(model)))
     assert main(["config", "check", str(file)]) == 2
     assert f"{file}:1: tiers[0].quality_gate: nobody has recorded" in capsys.readouterr().err
-    quality.save(model, structs.replace(record, tasks=record.tasks[:0] + (loss("t", 0, 0, 0.01),)))
+    told = structs.replace(record, model=fingerprint(model), tasks=(loss("t", 0, 0, 0.01),))
+    quality.save(model, told)
     assert main(["config", "check", str(file)]) == 0
     file.write_text(TIER.replace("GATE", "1%").replace("MODEL", "/nowhere/at-all"))
     assert main(["config", "check", str(file)]) == 0

@@ -63,6 +63,33 @@ def test_what_a_model_loses_is_recorded_beside_it(
         assert (not list(quality.faults(config))) == opens
 
 
+def test_nothing_is_measured_against_the_same_weights_or_another_model(
+    letters_model: Path, files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(letters_model, other)
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
+    for against, reason in (
+        (letters_model, "has the weights of --model"),
+        (other, "is another model: its layers is 3, not 1"),
+    ):
+        asked = [
+            "evaluate",
+            "model",
+            "--model",
+            str(letters_model),
+            "--against",
+            str(against),
+            "--tasks",
+            files[0],
+        ]
+        assert main(asked) == 2
+        told = capsys.readouterr().err
+        assert f"--against: {against} {reason}" in told and told.count("\n") == 1
+    assert quality.load(letters_model) == ()
+
+
 def test_mistakes_end_in_one_line(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
