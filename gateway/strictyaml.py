@@ -243,8 +243,8 @@ def _scalar(node: yaml.Node, kind: inspect.Type, words: str) -> Any:
         raise _Wrong(f"expected {expected}, got {_what(node)}")
     value = convert(node)
     if value is None:
-        quoted = " in quotes" if node.style else ""
-        raise _Wrong(f"expected {expected}, got text{quoted}")
+        found = "text in quotes" if node.style else "text" if _number(node) is None else "another number"
+        raise _Wrong(f"expected {expected}, got {found}")
     check(value, kind, words)
     return value
 

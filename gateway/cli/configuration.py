@@ -18,13 +18,13 @@ def add(commands: "Commands") -> None:
 
 
 def check_file(options: argparse.Namespace) -> int:
-    """Raises ConfigError, ValueError. Checked too are quality gates, models that draft, the classifier and the
-    calibration, as far as they are on this machine."""
-    from gateway import drafts, learned, quality
+    """Raises ConfigError, ValueError. Checked too are quality gates, models that draft, context lengths, the classifier
+    and the calibration, as far as they are on this machine."""
+    from gateway import fitting, learned, quality
     from gateway.configfile import load_config
     from gateway.live import shut
 
-    config = load_config(options.file, quality.faults, drafts.faults)
+    config = load_config(options.file, quality.faults, fitting.faults)
     try:
         notes = list(learned.checked(config))
     except ValueError as error:

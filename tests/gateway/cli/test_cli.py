@@ -97,14 +97,14 @@ def test_an_operators_mistake_is_one_line(
 
 
 def test_a_draft_of_another_vocabulary_is_a_mistake(
-    byte_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    letters_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "other"
-    shutil.copytree(byte_model, other)
+    shutil.copytree(letters_model, other)
     file = tmp_path / "headrace.yaml"
     speculation = f"speculation: {{method: draft, draft: {other}}}"
     file.write_text(
-        f"anonymous: {{name: a}}\ntiers: [{{name: 7b, engines: [{{model: {byte_model}, {speculation}}}]}}]"
+        f"anonymous: {{name: a}}\ntiers: [{{name: 7b, engines: [{{model: {letters_model}, {speculation}}}]}}]"
     )
     assert main(["config", "check", str(file)]) == 0
     tokenizer = json.loads((other / "tokenizer.json").read_text())
@@ -113,8 +113,33 @@ def test_a_draft_of_another_vocabulary_is_a_mistake(
     vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
     (other / "tokenizer.json").write_text(json.dumps(tokenizer))
     assert main(["config", "check", str(file)]) == 2
-    told = f"2: tiers[0].engines[0].speculation.draft: {other} has another vocabulary than {byte_model}"
+    told = f"2: tiers[0].engines[0].speculation.draft: {other} has another vocabulary than {letters_model}"
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("engine", "told"),
+    [
+        ("model: FOLDER/config.json", "model: FOLDER/config.json is neither a folder nor a .gguf file"),
+        ("model: FOLDER/empty", "model: FOLDER/empty has no config.json"),
+        ("model: FOLDER/torn", "model: FOLDER/torn/config.json: is not JSON"),
+        ("model: FOLDER, max_model_len: 4096", "max_model_len: 4096 is more than the 2048 tokens of FOLDER"),
+        ("model: FOLDER, speculation: {method: draft, draft: FOLDER/empty}", "speculation.draft: FOLDER/empty has no"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_model_that_is_here_is_told(
+    engine: str, told: str, letters_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(letters_model, folder)
+    (folder / "empty").mkdir()
+    shutil.copytree(letters_model, folder / "torn")
+    (folder / "torn" / "config.json").write_text("{")
+    file = tmp_path / "headrace.yaml"
+    engine = engine.replace("FOLDER", str(folder))
+    file.write_text(f"anonymous: {{name: a}}\ntiers: [{{name: 7b, engines: [{{{engine}}}]}}]")
+    assert main(["config", "check", str(file)]) == 2
+    assert f"tiers[0].engines[0].{told.replace('FOLDER', str(folder))}" in capsys.readouterr().err
 
 
 def test_that_nobody_can_call_is_told(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
