@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from backends.catalogue import resolve
 from backends.engine.engine import Engine
 from backends.engine.runner import load_runner
 from backends.models.checkpoint import open_checkpoint
 from backends.wire import Band, EngineConfig, Sampling, Submit
+from benchmarks.engine_options import model_folder
 from benchmarks.pages import as_engines_are_started
 from benchmarks.report import Report, arguments, machine, paired, publish
 
@@ -135,11 +135,10 @@ class Transformers:
 
 
 def main() -> None:
-    parser = arguments(__doc__ or "")
-    parser.add_argument("--threads", type=int, default=2)
+    parser = arguments(__doc__ or "", threads=2)
     options = parser.parse_args()
+    folder = model_folder(parser, MODEL)
     as_engines_are_started("benchmarks.engine")  # the peer gets the same
-    folder = resolve(MODEL)
     ours = Ours(folder, options.threads)
     peer = Transformers(folder, options.threads, ours.runner.dtype)
     name = f"transformers {str(ours.runner.dtype).removeprefix('torch.')}"

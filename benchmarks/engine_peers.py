@@ -31,7 +31,7 @@ from backends.models.loader import EMBEDDING, HEAD
 from backends.supervisor import HUGE_PAGES
 from benchmarks.pages import as_engines_are_started
 from benchmarks.peers.weights import gguf_file, hugging_face
-from benchmarks.report import Report, Row, arguments, machine, paired, publish
+from benchmarks.report import Report, Row, arguments, listed, machine, paired, positive, publish
 
 ROOT = Path(__file__).parent.parent
 LOGS = ROOT / ".bench" / "logs"
@@ -256,29 +256,26 @@ def weights_of(checkpoint: Checkpoint) -> int:
 
 
 def parse() -> argparse.Namespace:
-    parser = arguments(__doc__ or "")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--models", default="135m,0.5b,1.5b", help=f"of {', '.join(MODELS)}")
-    parser.add_argument("--formats", default=",".join(FORMATS), help=f"of {', '.join(FORMATS)}")
+    parser = arguments(__doc__ or "", threads=len(os.sched_getaffinity(0)))
     names = [case.name for case in CASES]
-    parser.add_argument("--cases", default=",".join(names), help=f"of {', '.join(names)}")
-    parser.add_argument("--rounds", type=int, help="how often each case is measured; 5, and 2 with --quick")
-    options = parser.parse_args()
-    if options.rounds is not None and options.rounds < 1:
-        parser.error("--rounds: at least 1")
-    for chosen, known in ((options.models, MODELS), (options.formats, FORMATS), (options.cases, names)):
-        for unknown in set(chosen.split(",")) - set(known):
-            parser.error(f"{unknown} is not one of {', '.join(known)}")
-    return options
+    for option, known in (("--models", MODELS), ("--formats", FORMATS), ("--cases", names)):
+        parser.add_argument(
+            option, type=listed(known), default=list(known), metavar="NAME,…",
+            help=f"of {', '.join(known)}; all unless told",
+        )  # fmt: skip
+    parser.add_argument(
+        "--rounds", type=positive, help="how often each case is measured; 5, and 2 with --quick"
+    )
+    return parser.parse_args()
 
 
 def main() -> None:
-    as_engines_are_started("benchmarks.engine_peers")  # what is probed, too, lies on pages as weights do
     options = parse()
-    models, formats = options.models.split(","), options.formats.split(",")
+    as_engines_are_started("benchmarks.engine_peers")  # what is probed, too, lies on pages as weights do
+    models, formats = options.models, options.formats
     if options.quick:
         models, formats = models[:1], formats[:1]
-    cases = tuple(case for case in CASES if case.name in options.cases.split(","))
+    cases = tuple(case for case in CASES if case.name in options.cases)
     if options.quick:
         cases = tuple(case.quick() for case in cases)
     bench, rows = Bench(options, options.rounds or (2 if options.quick else 5), cases), list[Row]()

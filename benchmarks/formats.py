@@ -14,7 +14,6 @@ from pathlib import Path
 import tokenizers
 import torch
 
-from backends.catalogue import resolve
 from backends.instructions import auto_dtype
 from backends.kernels.kv_formats import cache_dtype
 from backends.kernels.layout import KVCache, Layout, Span
@@ -22,9 +21,11 @@ from backends.models.checkpoint import open_checkpoint
 from backends.models.decoder import Decoder, kernels_of
 from backends.models.loader import load_decoder
 from backends.models.registry import decoder_config
-from backends.wire import KVFormat, Quantization
+from backends.wire import EngineConfig, KVFormat, Quantization
+from benchmarks.engine_options import check_engine, check_tokenizer, model_folder
 from benchmarks.report import Report, Row, arguments, machine, paired, publish
 
+MODEL = "smollm2-135m-instruct"
 TEXT = Path(__file__).with_name("formats.txt")
 CONTEXT, PROMPT, BLOCK = 128, 512, 16
 BATCHES = (1, 8, 32)
@@ -135,12 +136,15 @@ def still_rows(subjects: dict[str, Subject], ids: list[int]) -> list[Row]:
 
 
 def main() -> None:
-    parser = arguments(__doc__ or "")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--model", default="smollm2-135m-instruct")
+    parser = arguments(__doc__ or "", threads=2)
+    parser.add_argument(
+        "--model", default=MODEL, help="a name of the catalogue or a folder; %(default)s unless told"
+    )
     options = parser.parse_args()
+    folder = model_folder(parser, options.model, "--model")
+    check_engine(parser, EngineConfig(name="bench", model=str(folder), address="", events="", vocabulary=""))
+    check_tokenizer(parser, folder, "--model")
     torch.set_num_threads(options.threads)
-    folder = resolve(options.model)
     ids = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).encode(TEXT.read_text()).ids
     subjects = {name: Subject(folder, *how) for name, how in FORMATS.items()}
     rows = still_rows(subjects, ids) + speed_rows(subjects, 5 if options.quick else 15)

@@ -17,11 +17,11 @@ import msgspec
 import tokenizers
 import torch
 
-from backends.catalogue import resolve
 from backends.engine.engine import Engine
 from backends.engine.runner import load_runner
 from backends.wire import Band, EngineConfig, Sampling, Submit
 from benchmarks import formats
+from benchmarks.engine_options import model_folder
 from benchmarks.pages import as_engines_are_started
 from benchmarks.report import Report, Row, arguments, machine, paired, publish
 
@@ -150,12 +150,11 @@ def format_rows(folder: Path, rounds: int) -> list[Row]:
 
 
 def main() -> None:
-    parser = arguments(__doc__ or "")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser = arguments(__doc__ or "", threads=os.cpu_count() or 1)
     options = parser.parse_args()
+    folder = model_folder(parser, MODEL)
     as_engines_are_started("benchmarks.frontier")
     torch.set_num_threads(options.threads)
-    folder = resolve(MODEL)
     rows = format_rows(folder, 2 if options.quick else 9)
     bench = Bench(folder, options.threads)
     rows += cap_rows(bench, 32 if options.quick else 256, 1 if options.quick else 3)

@@ -22,7 +22,7 @@ from backends.catalogue import CATALOGUE
 from benchmarks import programs
 from benchmarks.load import Target, closed_loop, open_loop, sequential
 from benchmarks.programs import Program
-from benchmarks.report import Report, Row, arguments, machine, paired, publish
+from benchmarks.report import Report, Row, arguments, machine, paired, positive, publish
 from benchmarks.stub import seed_for
 from gateway.tenants import new_key
 
@@ -282,7 +282,7 @@ def measure(options: argparse.Namespace) -> list[Row]:
 def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument(
-        "--workers", type=int, default=1, help="compare a gateway of so many, on as many cores, with one"
+        "--workers", type=positive, default=1, help="compare a gateway of so many, on as many cores, with one"
     )
     options = parser.parse_args()
     os.sched_setaffinity(0, programs.OTHERS)

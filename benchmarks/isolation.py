@@ -14,10 +14,10 @@ from statistics import quantiles
 
 import msgspec
 
-from backends.catalogue import resolve
 from backends.engine.engine import Engine
 from backends.engine.runner import load_runner
 from backends.wire import Band, EngineConfig, Sampling, Submit
+from benchmarks.engine_options import model_folder
 from benchmarks.pages import as_engines_are_started
 from benchmarks.report import Report, Row, arguments, machine, paired, publish
 
@@ -156,11 +156,11 @@ def p99(values: list[float]) -> float:
 
 
 def main() -> None:
-    parser = arguments(__doc__ or "")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser = arguments(__doc__ or "", threads=os.cpu_count() or 1)
     options = parser.parse_args()
+    folder = model_folder(parser, MODEL)
     as_engines_are_started("benchmarks.isolation")
-    bench = Bench(resolve(MODEL), options.threads, QUICK_LONG if options.quick else LONG)
+    bench = Bench(folder, options.threads, QUICK_LONG if options.quick else LONG)
     rounds: dict[str, list[Round]] = {CHUNKED: [], WHOLE: []}
     for seed in range(1 if options.quick else 3):
         for case in rounds:

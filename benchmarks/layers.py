@@ -141,6 +141,8 @@ def main() -> None:
     parser.add_argument("--traced", action="store_true", help="with traces, all of them sampled")
     parser.add_argument("--stacks", type=Path, help="write the stacks that were seen into this folder")
     options: argparse.Namespace = parser.parse_args()
+    if options.stacks is not None and not options.stacks.is_dir():
+        parser.error(f"argument --stacks: there is no folder {options.stacks}")
     os.sched_setaffinity(0, programs.OTHERS)
     with programs.stub() as stub:
         telemetry = f"telemetry: {{otlp_endpoint: 'http://127.0.0.1:{stub.port}'}}" if options.traced else ""

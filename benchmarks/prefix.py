@@ -16,12 +16,12 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from backends.catalogue import resolve
 from backends.engine.engine import Engine
 from backends.engine.keys import CacheKeys
 from backends.engine.runner import load_runner
 from backends.wire import EngineConfig, Sampling, Submit
 from benchmarks import radix
+from benchmarks.engine_options import model_folder
 from benchmarks.pages import as_engines_are_started
 from benchmarks.report import Report, Row, arguments, machine, paired, publish
 from prefixcache.tree import RadixTree
@@ -193,13 +193,13 @@ def tree_rows(sequences: int) -> list[Row]:
 
 
 def main() -> None:
-    parser = arguments(__doc__ or "")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser = arguments(__doc__ or "", threads=os.cpu_count() or 1)
     options = parser.parse_args()
+    folder = model_folder(parser, MODEL)
     as_engines_are_started("benchmarks.prefix")
     size = QUICK if options.quick else WHOLE
     rows = tree_rows(size.sequences)
-    bench = Bench(resolve(MODEL), options.threads)
+    bench = Bench(folder, options.threads)
     bench.ask(bench.tokens(64))  # compiles kernels, fills allocators
     rows += [shared_prompts(bench, size), coding_assistant(bench, size), overhead(bench, size)]
     publish(Report(name="prefix", machine=machine(), rows=rows), options.json)

@@ -7,6 +7,7 @@ shared machine drifts; the median of the pairs' ratios counts, and its interval 
 import argparse
 import os
 import platform
+from collections.abc import Callable, Collection
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -72,11 +73,58 @@ def machine() -> dict[str, Any]:
     }
 
 
-def arguments(description: str) -> argparse.ArgumentParser:
+def arguments(description: str, *, threads: int | None = None) -> argparse.ArgumentParser:
+    """What all benchmarks can be told. `threads`: how many compute unless told, where that can be."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="fewer rounds; ends within five minutes")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--json", type=_writable, metavar="FILE", help="write the figures to this file")
+    if threads is not None:
+        parser.add_argument(
+            "--threads", type=positive, default=threads, help="how many compute; %(default)s unless told"
+        )
     return parser
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """The type of an option: a whole number, none smaller."""
+
+    def number(text: str) -> int:
+        try:
+            if (found := int(text)) >= least:
+                return found
+        except ValueError:
+            pass
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
+
+    return number
+
+
+positive = at_least(1)
+
+
+def listed(names: Collection[str]) -> Callable[[str], list[str]]:
+    """The type of an option: some of these, with commas between."""
+
+    def chosen(text: str) -> list[str]:
+        found = text.split(",")
+        for name in found:
+            if name not in names:
+                raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(names)}")
+        return found
+
+    return chosen
+
+
+def _writable(text: str) -> Path:
+    """A file for the figures, known to be possible before they are measured."""
+    file = Path(text)
+    if file.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a folder")
+    if not file.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {file.parent}")
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text} cannot be written")
+    return file
 
 
 def publish(report: Report, file: Path | None) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 
-from backends.catalogue import resolve
 from backends.engine.batch import Batch, Row
 from backends.engine.runner import ModelRunner, load_runner
 from backends.kernels.cpu import Cpu
 from backends.kernels.reference import Kernels
 from backends.wire import EngineConfig, Sampling
+from benchmarks.engine_options import model_folder
 from benchmarks.report import Report, arguments, machine, paired, publish
 
 MODEL = "qwen2.5-coder-0.5b-instruct"
@@ -60,9 +60,9 @@ def decoder(folder: Path) -> ModelRunner:
 
 
 def main() -> None:
-    parser = arguments(__doc__ or "")
-    parser.add_argument("--threads", type=int, default=2)
+    parser = arguments(__doc__ or "", threads=2)
     options = parser.parse_args()
+    folder = model_folder(parser, MODEL)
     torch.set_num_threads(options.threads)
     rounds = 5 if options.quick else 40
     rows = []
@@ -72,7 +72,7 @@ def main() -> None:
         pairs = [(kernel(Cpu, logits), kernel(Kernels, logits)) for _ in range(rounds)]
         case = f"signals of {ROWS} rows, {name}"
         rows.append(paired(case, pairs, peer_name="torch", unit="ms", higher_is_better=False))
-    runner = decoder(resolve(MODEL))
+    runner = decoder(folder)
     step(runner, True)
     pairs = [(step(runner, True), step(runner, False)) for _ in range(rounds)]
     share = sum(ours - peer for ours, peer in pairs) / sum(ours for ours, _ in pairs)

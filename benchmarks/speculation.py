@@ -3,7 +3,7 @@
 Prompts: HumanEval for code, Spec-Bench for the rest, from the folder that HEADRACE_DATA names. Each is answered twice,
 with and without, right after each other, at temperature 0, and the tokens per second from the first token on are
 compared. The gate is on, and learns from prompt to prompt as in an engine that serves. Unless it has to be quick, the
-prompts are asked again, up to ROUNDS times, while it is not clear on which side of the floor the median is.
+prompts are asked again, up to three times in all, while it is not clear on which side of the floor the median is.
 
 The details have the share of drafted tokens that were accepted, beside the one usual for a draft model a fraction as
 large, in how many of all steps something was drafted, the ratio in CPU time, which a busy machine disturbs less, and
@@ -19,30 +19,31 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any, get_args
 
 import msgspec
 
-from backends.catalogue import resolve
 from backends.engine.engine import Engine
 from backends.engine.runner import load_runner
 from backends.engine.speculation.drafters import drafters_for
 from backends.prompt import ChatMessage, Prompt
-from backends.tokenizer import Tokenizer
+from backends.tokenizer import Tokenizer, same_vocabulary
 from backends.wire import EngineConfig, Load, Quantization, Sampling, Score, Speculation, Submit
-from benchmarks.report import Report, Row, arguments, machine, paired, publish
+from benchmarks.engine_options import QUANTIZATIONS, check_engine, check_tokenizer, model_folder, told
+from benchmarks.report import Report, Row, arguments, at_least, machine, paired, positive, publish
 
 TARGET = "qwen2.5-coder-1.5b-instruct"
 DRAFT = "qwen2.5-coder-0.5b-instruct"
 TOKENS = 128  # of an answer
+FEW = 8  # tokens after the first ones: so few tell no rate
 PROMPTS, QUICK_PROMPTS = 30, 2
 LONGEST = 1500  # tokens of a prompt
 FLOORS = {"code": 1.5}  # ratios that are wanted
 FLOOR = 0.97  # of the other tasks
-ROUNDS = 3  # at most
+ROUNDS = 3  # at most, as told above
 USUAL = {
     "code": "0.85-0.92",
     "translation": "0.80-0.88",
@@ -59,10 +60,13 @@ CATEGORIES = {
 INSTRUCTION = "Complete the following function. Answer with the whole function.\n\n```python\n{}```"
 
 
+def source(data: Path, task: str) -> Path:
+    return data / ("humaneval.jsonl.gz" if task == "code" else "spec_bench_questions.jsonl.gz")
+
+
 def texts(data: Path, task: str) -> Iterator[str]:
     """What users ask of that kind. Raises FileNotFoundError."""
-    name = "humaneval" if task == "code" else "spec_bench_questions"
-    with gzip.open(data / f"{name}.jsonl.gz", "rt") as lines:
+    with gzip.open(source(data, task), "rt") as lines:
         for line in lines:
             entry = json.loads(line)
             if task == "code":
@@ -126,18 +130,10 @@ class Rival:
 class Bench:
     """One model and its memory, for two engines that take turns."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        folder = resolve(options.target)
-        speculation = Speculation(method=options.method)
-        if options.method in ("draft", "both"):
-            draft, quantization = str(resolve(options.draft)), options.draft_quantization
-            speculation = Speculation(method=options.method, draft=draft, draft_quantization=quantization)
-        self.tokens = options.tokens
-        self._tokenizer = Tokenizer(folder)
-        self._config = EngineConfig(
-            name="bench", model=str(folder), address="", events="", vocabulary="", kv_blocks=256, cores=2,
-            quantization=options.quantization, speculation=speculation,
-        )  # fmt: skip
+    def __init__(self, config: EngineConfig, tokens: int) -> None:
+        self.tokens = tokens
+        self._tokenizer = Tokenizer(Path(config.model))
+        self._config = config
         self._vocabulary = self._tokenizer.vocabulary()
         self._loaded = load_runner(self._config, len(self._vocabulary))
         self._loaded[0].set_threads(2)
@@ -155,18 +151,19 @@ class Bench:
         encoded = (self._tokenizer.encode_now(chat) for chat in chats)
         return list(islice((ids for ids in encoded if len(ids) <= LONGEST), count))
 
-    def row(self, data: Path, task: str, most: int, rounds: int) -> Row:
-        """`most`: prompts. They are asked `rounds` times at most."""
+    def row(self, data: Path, task: str, most: int, rounds: int) -> Row | None:
+        """`most`: prompts. They are asked `rounds` times at most. None where no answer is long enough to tell."""
         before, prompts = self.ours.engine.load(), self.prompts(data, task, most)
         pairs: list[tuple[Answer, Answer]] = []
         margins: list[float] = []
-        for number in count():
-            if number % len(prompts) == 0 and (
-                number >= rounds * len(prompts) or is_clear(ratios(pairs), FLOORS.get(task, FLOOR))
-            ):
+        for number in range(rounds * len(prompts)):
+            if number % len(prompts) == 0 and is_clear(ratios(pairs), FLOORS.get(task, FLOOR)):
                 break
             pairs.append(self._pair(prompts[number % len(prompts)], task, number, margins))
-        rates = [(ours.rate, peer.rate) for ours, peer in pairs if ours.later > 8]
+        rates = [(ours.rate, peer.rate) for ours, peer in pairs if tells(ours, peer)]
+        if not rates:
+            print(f"{task} is left out: none of {len(pairs)} answers is long enough to tell a rate")
+            return None
         details = _details(before, self.ours.engine.load(), task)
         details |= {"answers": len(pairs), "median within": interval_of_median(ratios(pairs))}
         details |= {"ratio in CPU time": round(median(ratios(pairs, in_cpu_time=True)), 3)}
@@ -185,12 +182,16 @@ class Bench:
         return ours, peer
 
 
+def tells(ours: Answer, peer: Answer) -> bool:
+    return min(ours.later, peer.later) > FEW
+
+
 def ratios(pairs: Sequence[tuple[Answer, Answer]], *, in_cpu_time: bool = False) -> list[float]:
     """Of the rates of answers that are long enough to tell one."""
     return [
         ours.cpu_rate / peer.cpu_rate if in_cpu_time else ours.rate / peer.rate
         for ours, peer in pairs
-        if ours.later > 8
+        if tells(ours, peer)
     ]
 
 
@@ -229,28 +230,67 @@ def _details(before: Load, after: Load, task: str) -> dict[str, Any]:
     }
 
 
+def config_of(parser: argparse.ArgumentParser, options: argparse.Namespace) -> EngineConfig:
+    """As asked for, and known to be possible."""
+    folder = model_folder(parser, options.target, "--target")
+    config = EngineConfig(
+        name="bench", model=str(folder), address="", events="", vocabulary="", kv_blocks=256, cores=2,
+        speculation=Speculation(method=options.method), **told(options.quantization),
+    )  # fmt: skip
+    check_engine(parser, config)
+    check_tokenizer(parser, folder, "--target")
+    if options.method not in ("draft", "both"):
+        return config
+    draft, quantization = model_folder(parser, options.draft, "--draft"), options.draft_quantization
+    own = msgspec.structs.replace(config, model=str(draft), quantization=quantization or config.quantization)
+    check_engine(parser, own, "draft-")
+    check_tokenizer(parser, draft, "--draft")
+    if not same_vocabulary(folder, draft):
+        parser.error(f"argument --draft: {options.draft} has another vocabulary than {options.target}")
+    speculation = Speculation(method=options.method, draft=str(draft), draft_quantization=quantization)
+    return msgspec.structs.replace(config, speculation=speculation)
+
+
 def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--target", default=TARGET, help="the model that answers")
-    formats = get_args(Quantization)
-    parser.add_argument("--quantization", choices=formats, default="int8", help="of its weights")
-    parser.add_argument("--draft-quantization", choices=formats, help="of those of the smaller model")
+    parser.add_argument(
+        "--quantization",
+        choices=QUANTIZATIONS,
+        default="int8",
+        help="of its weights; %(default)s unless told",
+    )
+    parser.add_argument(
+        "--draft-quantization", choices=get_args(Quantization),
+        help="of those of the smaller model, which computes in the same type; as --quantization unless told",
+    )  # fmt: skip
     methods = get_args(Speculation.__annotations__["method"])
     parser.add_argument("--method", choices=methods, default="both", help="how tokens are drafted")
     parser.add_argument("--draft", default=DRAFT, help="the smaller model")
-    parser.add_argument("--tokens", type=int, default=TOKENS, help="of an answer")
-    parser.add_argument("--prompts", type=int, default=PROMPTS, help="of a task")
-    parser.add_argument("--tasks", nargs="+", choices=list(USUAL), default=list(USUAL))
+    parser.add_argument(
+        "--tokens", type=at_least(FEW + 2), default=TOKENS, help="of an answer; %(default)s unless told"
+    )
+    parser.add_argument(
+        "--prompts", type=positive, help=f"of a task; {PROMPTS}, and {QUICK_PROMPTS} with --quick"
+    )
+    parser.add_argument(
+        "--tasks", nargs="+", choices=list(USUAL), default=list(USUAL), help="all unless told"
+    )
     options = parser.parse_args()
+    config = config_of(parser, options)
     if "HEADRACE_DATA" not in os.environ:
         parser.error("HEADRACE_DATA has to name the folder with humaneval and spec_bench_questions")
     data = Path(os.environ["HEADRACE_DATA"])
-    bench = Bench(options)
+    for task in ("code", *options.tasks):  # one prompt of code is for warming up
+        if not source(data, task).is_file():
+            parser.error(f"HEADRACE_DATA: there is no {source(data, task)}")
+    bench = Bench(config, options.tokens)
     warm = bench.prompts(data, "code", 1)[0][:64]
     for rival in (bench.ours, bench.peer):
         rival.answer(warm, "", "warm", 24)  # the cost model needs a few steps before it foretells anything
-    prompts, rounds = (QUICK_PROMPTS, 1) if options.quick else (options.prompts, ROUNDS)
-    rows = [bench.row(data, task, prompts, rounds) for task in options.tasks]
+    prompts, rounds = (QUICK_PROMPTS, 1) if options.quick else (PROMPTS, ROUNDS)
+    found = [bench.row(data, task, options.prompts or prompts, rounds) for task in options.tasks]
+    rows = [row for row in found if row is not None]
     publish(Report(name="speculation", machine=machine(), rows=rows), options.json)
 
 

@@ -14,7 +14,6 @@ from statistics import median
 
 import torch
 
-from backends.catalogue import resolve
 from backends.engine.engine import Engine
 from backends.engine.runner import ModelRunner, load_model
 from backends.kernels import between
@@ -25,11 +24,15 @@ from backends.kernels.sides import array
 from backends.layers.linear import Linear
 from backends.models.decoder import Decoder
 from backends.wire import Band, EngineConfig, Sampling, Submit
-from benchmarks.report import Report, Row, arguments, machine, paired, publish
+from benchmarks.engine_options import check_engine, model_folder, told
+from benchmarks.report import Report, Row, arguments, listed, machine, paired, publish
 
+MODEL = "smollm2-135m-instruct"
+QUANTIZATIONS = ("none", "auto", "int8", "int4", "bf16", "fp32")  # that differ on a CPU
 LIMITS = {1: 0.2, 8: 0.15, 32: 0.1}  # by batch
 PROMPT, ROUNDS, BLOCK = 128, 96, 16
 WARM_UP = 8  # rounds
+PER_ROW = -(-(PROMPT + ROUNDS + WARM_UP) // BLOCK) + 1  # blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +50,8 @@ class Parts:
 
 
 class Bench:
-    def __init__(self, model: str, quantization: str, threads: int) -> None:
-        most = max(LIMITS)
-        self.per_row = -(-(PROMPT + ROUNDS + WARM_UP) // BLOCK) + 1
-        self.config = EngineConfig(
-            name="bench", model=str(resolve(model)), address="", events="", vocabulary="", cores=threads,
-            quantization=quantization, kv_cache="bf16", kv_blocks=most * self.per_row,  # type: ignore[arg-type]
-            interactive_sequences=most, bands=(Band(rows=most, ttft_ms=1000),), step_budget_ms=1000,
-        )  # fmt: skip
-        torch.set_num_threads(threads)
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
         loaded = load_model(self.config)
         self.model: Decoder = loaded.model
         self.length = loaded.length
@@ -109,12 +105,21 @@ class Bench:
     def _attention(self, batch: int, position: int) -> None:
         """It writes where the engine's sequences lie, whose answers nobody reads."""
         config = self.model.config
-        tables = [list(range(row * self.per_row, (row + 1) * self.per_row)) for row in range(batch)]
+        tables = [list(range(row * PER_ROW, (row + 1) * PER_ROW)) for row in range(batch)]
         layout = self.runner.layout([Span(position, 1, table, 0) for table in tables])
         width = (config.heads + 2 * config.kv_heads) * config.head_dim
         qkv = torch.zeros(batch, width, dtype=self.model.embedding.dtype)
         for layer in range(config.layers):
             self.kernels.attention(layer, qkv, layout)
+
+
+def config_of(model: str, quantization: str, threads: int) -> EngineConfig:
+    most = max(LIMITS)
+    return EngineConfig(
+        name="bench", model=model, address="", events="", vocabulary="", cores=threads,
+        **told(quantization), kv_cache="bf16", kv_blocks=most * PER_ROW,
+        interactive_sequences=most, bands=(Band(rows=most, ttft_ms=1000),), step_budget_ms=1000,
+    )  # fmt: skip
 
 
 def _product(linear: Linear, x: torch.Tensor) -> Callable[[], object]:
@@ -145,15 +150,26 @@ def row(case: str, parts: list[Parts], limit: float) -> Row:
 
 
 def main() -> None:
-    parser = arguments(__doc__ or "")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--model", default="smollm2-135m-instruct")
-    parser.add_argument("--quantization", default="int8,int4")
+    parser = arguments(__doc__ or "", threads=2)
+    parser.add_argument(
+        "--model",
+        default=MODEL,
+        help="a name of the catalogue, a folder or a .gguf file; %(default)s unless told",
+    )
+    parser.add_argument(
+        "--quantization", type=listed(QUANTIZATIONS), default=["int8", "int4"], metavar="NAME,…",
+        help=f"of the weights, one or several of {', '.join(QUANTIZATIONS)}; int8,int4 unless told",
+    )  # fmt: skip
     options = parser.parse_args()
+    folder = model_folder(parser, options.model, "--model")
+    configs = {name: config_of(str(folder), name, options.threads) for name in options.quantization}
+    for config in configs.values():
+        check_engine(parser, config)
+    torch.set_num_threads(options.threads)
     count = ROUNDS // 4 if options.quick else ROUNDS
     rows = []
-    for quantization in options.quantization.split(","):
-        bench = Bench(options.model, quantization, options.threads)
+    for quantization, config in configs.items():
+        bench = Bench(config)
         rows += [
             row(f"between, {quantization} b{batch}", list(bench.rounds(batch, count)), limit)
             for batch, limit in LIMITS.items()

@@ -11,7 +11,6 @@ from pathlib import Path
 from statistics import median
 from unittest.mock import patch
 
-from backends.catalogue import resolve
 from backends.engine.engine import Engine
 from backends.engine.grammar import Constraint
 from backends.engine.runner import load_runner
@@ -19,6 +18,7 @@ from backends.engine.trial import TriedCompiler
 from backends.prompt import Prompt
 from backends.tokenizer import Tokenizer
 from backends.wire import EngineConfig, Grammar, Sampling, Submit, Vocabulary
+from benchmarks.engine_options import model_folder
 from benchmarks.report import Report, arguments, machine, paired, publish
 
 MODEL = "smollm2-135m-instruct"
@@ -86,8 +86,9 @@ class Bench:
 
 
 def main() -> None:
-    options = arguments(__doc__ or "").parse_args()
-    bench = Bench(resolve(MODEL))
+    parser = arguments(__doc__ or "")
+    options = parser.parse_args()
+    bench = Bench(model_folder(parser, MODEL))
     bench.run(GRAMMARS["words"])  # compiles kernels, starts the process for trials
     rows = []
     for name, grammar in GRAMMARS.items():

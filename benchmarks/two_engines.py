@@ -17,11 +17,11 @@ from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 
 from backends.backend import Generation, Prompt, Sampling
-from backends.catalogue import resolve
 from backends.local import LocalBackend
 from backends.supervisor import Supervisor
 from backends.tokenizer import Tokenizer
 from backends.wire import EngineConfig
+from benchmarks.engine_options import model_folder
 from benchmarks.report import Report, arguments, machine, paired, publish
 
 MODEL = "smollm2-135m-instruct"
@@ -77,9 +77,8 @@ async def _tokens(backend: LocalBackend, work: Generation) -> int:
         return sum([delta.tokens async for delta in stream])
 
 
-async def measure(rounds: int, cores: int) -> tuple[list[float], list[float], list[float]]:
+async def measure(model: Path, rounds: int, cores: int) -> tuple[list[float], list[float], list[float]]:
     """By round: one engine alone, two with the lease, two without."""
-    model = resolve(MODEL)
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hr-")))
         made = configs(folder, model, cores)
@@ -104,8 +103,9 @@ async def measure(rounds: int, cores: int) -> tuple[list[float], list[float], li
 def main() -> None:
     parser = arguments(__doc__ or "")
     options = parser.parse_args()
+    model = model_folder(parser, MODEL)
     cores = len(os.sched_getaffinity(0))
-    alone, shared, fought = asyncio.run(measure(3 if options.quick else 10, cores))
+    alone, shared, fought = asyncio.run(measure(model, 3 if options.quick else 10, cores))
     rows = [
         paired(
             "two busy engines against one",
