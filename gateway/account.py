@@ -15,6 +15,7 @@ from gateway.config import Limits
 from gateway.gcra import Bucket
 from gateway.limits import (
     LEASE_SECONDS,
+    NOTHING,
     Amount,
     Left,
     LimitExceeded,
@@ -64,12 +65,9 @@ class Account(msgspec.Struct, frozen=True):
         """After one request of this amount."""
         return self._moved(limits, units_of(1, amount), (amount.money, amount.money))
 
-    def settled(self, limits: Limits, reservation: Reservation, used: Amount) -> "Account":
-        pairs = zip(units_of(0, used), units_of(0, reservation.amount), strict=True)
-        money = used.money - reservation.amount.money
-        return self._moved(
-            limits, [now - then for now, then in pairs], self._within(reservation.periods, (money, money))
-        )
+    def settled(self, limits: Limits, reservation: Reservation, used: Amount | None) -> "Account":
+        units, money = beyond(reservation.amount, used)
+        return self._moved(limits, units, self._within(reservation.periods, (money, money)))
 
     def _within(self, others: Periods, money: tuple[int, ...]) -> tuple[int, ...]:
         """The money of the periods that are this account's too; nothing of others."""
@@ -113,6 +111,13 @@ def budgets(limits: Limits) -> tuple[int | None, int | None]:
 def units_of(requests: int, amount: Amount) -> tuple[int, int, int, int]:
     """Of RATES."""
     return (requests, amount.tokens, amount.input, amount.output)
+
+
+def beyond(reserved: Amount, used: Amount | None) -> tuple[list[int], int]:
+    """By how many units of RATES, and how much money, more was used than reserved; `used` as in `LimitStore.settle`."""
+    ran, spent = (0, NOTHING) if used is None else (1, used)
+    pairs = zip(units_of(ran, spent), units_of(1, reserved), strict=True)
+    return [now - then for now, then in pairs], spent.money - reserved.money
 
 
 @lru_cache(KNOWN)

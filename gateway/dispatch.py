@@ -144,14 +144,15 @@ class Dispatcher:
             routes = [await self._route(*asked) for asked in zip(requests, outlooks, strict=True)]
             await together(list(map(begin, requests, outlooks, on_one_tier(routes, [*self._tiers]))))
         except BaseException:
-            await self._give_up(charge, answers.values(), len(requests))
+            await self._give_up(charge, answers.values(), requests)
             raise
         return [answers[request.id] for request in requests]
 
-    async def _give_up(self, charge: Charge, begun: Collection[Answer], parts: int) -> None:
+    async def _give_up(self, charge: Charge, begun: Collection[Answer], requests: Sequence[Request]) -> None:
         """What has begun settles its own part when it is closed."""
+        tried = any(request.ledger.entries for request in requests)
         with self._traces.span("headrace.settle"):
-            await self._meter.settle(charge, NOTHING, parts=parts - len(begun))
+            await self._meter.settle(charge, NOTHING if tried else None, parts=len(requests) - len(begun))
         for answer in begun:
             await answer.deltas.aclose()
 

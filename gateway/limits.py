@@ -95,12 +95,13 @@ class LimitStore(Protocol):
         """
         ...
 
-    async def settle(self, reservation: Reservation, limits: Limits, used: Amount) -> None:
+    async def settle(self, reservation: Reservation, limits: Limits, used: Amount | None) -> None:
         """Give back the place and what was not `used` (or take what is missing). Idempotent per lease.
 
-        A lease that has expired is gone: nothing is given back or taken. Money goes back only into the day and the
-        month that it was taken from. Raises LimitStoreUnavailable. A caller who is cancelled does not undo it, see
-        `gateway.limits_guard`.
+        What ran counts as one request, whatever became of it. `used` is None where nothing ever ran: then all is given
+        back, the request too. A lease that has expired is gone: nothing is given back or taken. Money goes back only
+        into the day and the month that it was taken from. Raises LimitStoreUnavailable. A caller who is cancelled does
+        not undo it, see `gateway.limits_guard`.
         """
         ...
 

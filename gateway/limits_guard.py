@@ -18,7 +18,6 @@ from gateway.account import Account, granted, unlimited
 from gateway.config import Limits
 from gateway.guard import Guard
 from gateway.limits import (
-    NOTHING,
     Amount,
     Left,
     LimitExceeded,
@@ -47,7 +46,7 @@ class GuardedLimits:
         """`guard`: of the server that the store is in; by default it is alone there."""
         self._store = store
         self._guard = guard or Guard()
-        self._owed: dict[str, tuple[Reservation, Limits, Amount]] = {}  # by lease, the oldest first
+        self._owed: dict[str, tuple[Reservation, Limits, Amount | None]] = {}  # by lease, the oldest first
         self._repaying: set[asyncio.Task[None]] = set()
         self._settling: dict[str, set[asyncio.Future[None]]] = defaultdict(set)  # by tenant
 
@@ -61,7 +60,7 @@ class GuardedLimits:
             self._repay_soon()
             raise
 
-    async def settle(self, reservation: Reservation, limits: Limits, used: Amount) -> None:
+    async def settle(self, reservation: Reservation, limits: Limits, used: Amount | None) -> None:
         """What fails here is tried again when the store answers, and at once where the caller is cancelled."""
         if unlimited(limits):
             return
@@ -135,11 +134,11 @@ class GuardedLimits:
         )
 
     def _owe_all(self, tenant: str, limits: Limits, lease: str, amount: Amount) -> None:
-        """Of a reservation that may have been taken, all."""
+        """Of a reservation that may have been taken, and under which nothing will run, all."""
         account = Account(periods=periods(round(time.time() * 1000)))
-        self._owe(granted(account, limits, tenant, lease, amount), limits, NOTHING)
+        self._owe(granted(account, limits, tenant, lease, amount), limits, None)
 
-    def _owe(self, reservation: Reservation, limits: Limits, used: Amount) -> None:
+    def _owe(self, reservation: Reservation, limits: Limits, used: Amount | None) -> None:
         if len(self._owed) >= MAX_OWED:
             forgotten = next(iter(self._owed))
             del self._owed[forgotten]

@@ -37,7 +37,7 @@ class MemoryLimits:
         book.leases[lease] = now + LEASE
         return granted(book.account, limits, tenant, lease, amount)
 
-    async def settle(self, reservation: Reservation, limits: Limits, used: Amount) -> None:
+    async def settle(self, reservation: Reservation, limits: Limits, used: Amount | None) -> None:
         if unlimited(limits):
             return
         book, _ = self._open(reservation.tenant, limits)

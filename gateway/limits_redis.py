@@ -6,7 +6,18 @@ from importlib.resources import files
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from gateway.account import LEASE, Account, buckets, budgets, granted, left_of, obstacles, refused, units_of
+from gateway.account import (
+    LEASE,
+    Account,
+    beyond,
+    buckets,
+    budgets,
+    granted,
+    left_of,
+    obstacles,
+    refused,
+    units_of,
+)
 from gateway.config import Limits
 from gateway.limits import NOTHING, Amount, Left, LimitStoreUnavailable, Reservation
 from sessions.connection import twice
@@ -35,14 +46,11 @@ class RedisLimits:
             raise LimitStoreUnavailable(f"Redis: lease {lease} was given up before it was taken")
         raise refused(account, limits, standing)
 
-    async def settle(self, reservation: Reservation, limits: Limits, used: Amount) -> None:
+    async def settle(self, reservation: Reservation, limits: Limits, used: Amount | None) -> None:
         """A lease that is not there is marked as given up, since its reservation may still be on its way."""
-        reserved = reservation.amount
-        pairs = zip(units_of(0, used), units_of(0, reserved), strict=True)
-        more = (*(now - then for now, then in pairs), used.money - reserved.money)
-        await self._run(
-            "settle", reservation.tenant, limits, reservation.lease, (*more, *reservation.periods)
-        )
+        units, money = beyond(reservation.amount, used)
+        more = (*units, money, *reservation.periods)
+        await self._run("settle", reservation.tenant, limits, reservation.lease, more)
 
     async def look(self, tenant: str, limits: Limits) -> Left:
         _, _, now, *state = await self._run("look", tenant, limits, "", (*units_of(0, NOTHING), 0))

@@ -96,7 +96,7 @@ class SqliteLimits:
             raise outcome
         return outcome
 
-    async def settle(self, reservation: Reservation, limits: Limits, used: Amount) -> None:
+    async def settle(self, reservation: Reservation, limits: Limits, used: Amount | None) -> None:
         def give_back(connection: sqlite3.Connection) -> None:
             tenant = reservation.tenant
             account, leases = self._open(connection, tenant, limits)

@@ -53,7 +53,7 @@ def share_of(limits: Limits, gateways: int) -> Limits:
 class Charge:
     """One reservation and the store that holds it. `degraded`: a local share, since the store did not answer.
 
-    `parts` of it are not settled yet; the others have used `used`.
+    `parts` of it are not settled yet; the others have used `used`, if any of them `ran`.
     """
 
     tenant: Tenant
@@ -62,6 +62,7 @@ class Charge:
     degraded: bool
     parts: int = 1
     used: Amount = NOTHING
+    ran: bool = False
 
     @property
     def headers(self) -> dict[str, str]:
@@ -143,15 +144,19 @@ class Meter:
         reservation = await self._fallback.reserve(tenant.name, limits, request_id, amount)
         return Charge(tenant=tenant, reservation=reservation, store=self._fallback, degraded=True)
 
-    async def settle(self, charge: Charge, used: Amount, *, parts: int = 1) -> None:
-        """A store settles all the same when the caller is cancelled: that is no reason to keep a reservation."""
-        charge.used += used
+    async def settle(self, charge: Charge, used: Amount | None, *, parts: int = 1) -> None:
+        """`used`: None for parts that never ran. Where none has, the call is not counted as a request either.
+
+        A store settles all the same when the caller is cancelled: that is no reason to keep a reservation.
+        """
+        if used is not None:
+            charge.used, charge.ran = charge.used + used, True
         charge.parts -= parts
         if charge.parts or not parts:
             return
-        await self._settle(charge, charge.used)
+        await self._settle(charge, charge.used if charge.ran else None)
 
-    async def _settle(self, charge: Charge, used: Amount) -> None:
+    async def _settle(self, charge: Charge, used: Amount | None) -> None:
         limits = self._limits_of(charge.tenant)
         if charge.degraded:
             limits = share_of(limits, self._gateways)

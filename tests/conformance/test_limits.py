@@ -207,6 +207,38 @@ async def test_settling_gives_back_what_was_not_used_once(limits: LimitStore) ->
     assert await admitted(limits, allowed, 1) == 0
 
 
+async def test_what_ran_is_a_request_and_what_never_ran_is_given_back_whole(limits: LimitStore) -> None:
+    allowed = Limits(
+        requests_per_minute=3, tokens_per_minute=100, parallel=1, budget=Budget(per_day=1.0, per_month=10.0)
+    )
+    asked = Amount(tokens=90, input=50, output=40, money=NANO // 2)
+    before = await limits.look("acme", allowed)
+    taken = await limits.reserve("acme", allowed, "a", asked)
+    for _ in range(2):
+        await limits.settle(taken, allowed, None)
+        assert await limits.look("acme", allowed) == before
+    ran = await limits.reserve("acme", allowed, "b", asked)
+    for used in (tokens(0), None, None):  # once settled it is settled
+        await limits.settle(ran, allowed, used)
+        left = await limits.look("acme", allowed)
+        assert {name: each.remaining for name, each in left.items()} == {
+            "requests": 2, "tokens": 100, "budget_day": 1.0, "budget_month": 10.0,
+        }  # fmt: skip
+
+
+async def test_nothing_is_given_back_that_was_not_taken(limits: LimitStore, clock: "Clock") -> None:
+    allowed = Limits(requests_per_minute=2, requests_burst=60, tokens_per_minute=100)
+    expired = await limits.reserve("acme", allowed, "a", tokens(10))
+    clock.milliseconds += LEASE
+    other = Reservation(tenant="acme", lease="never taken", amount=tokens(10), periods=expired.periods)
+    for number in range(3):
+        await limits.reserve("acme", allowed, f"b{number}", tokens(10))
+    before = await limits.look("acme", allowed)
+    for gone in (expired, other):
+        await limits.settle(gone, allowed, None)
+        assert await limits.look("acme", allowed) == before
+
+
 async def test_settling_takes_what_was_used_beyond_the_reservation(limits: LimitStore) -> None:
     allowed = Limits(tokens_per_minute=100)
     await limits.settle(await limits.reserve("acme", allowed, "a", tokens(10)), allowed, tokens(160))

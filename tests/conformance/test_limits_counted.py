@@ -9,12 +9,13 @@ from math import ceil, floor
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gateway.config import Budget, Limits
 from gateway.limits import (
     LEASE_SECONDS,
+    NOTHING,
     Amount,
     LimitExceeded,
     LimitName,
@@ -110,17 +111,19 @@ class Oracle:
             self.spent[name] += amount.money
         self.leases[lease] = (now, now + LEASE, amount)
 
-    def settle(self, lease: str, used: Amount) -> None:
+    def settle(self, lease: str, used: Amount | None) -> None:
+        """`used`: None where it never ran."""
         held = self.leases.pop(lease, None)
         if held is None:
             return
         taken, _, amount = held
-        for name in RATES[1:]:
-            more = units(name, used) - units(name, amount)
-            self.levels[name] = max(Fraction(0), self.levels[name] + more)
+        for name in RATES:
+            back = units(name, amount) - (0 if used is None else units(name, used))
+            self.levels[name] = max(Fraction(0), self.levels[name] - back)
         for name in BUDGETS:
             if period(name, taken) == period(name, self.at):
-                self.spent[name] = max(0, self.spent[name] + used.money - amount.money)
+                spent = 0 if used is None else used.money
+                self.spent[name] = max(0, self.spent[name] + spent - amount.money)
 
     @property
     def left(self) -> dict[LimitName, Remaining]:
@@ -174,7 +177,13 @@ amounts = st.builds(
     money=st.sampled_from([0, 1, NANO // 100, NANO // 4, 2 * NANO]),
 )
 
-steps = st.tuples(st.sampled_from(["reserve", "settle"]), pauses, amounts)
+steps = st.tuples(st.sampled_from(["reserve", "settle", "give up"]), pauses, amounts)
+
+
+def lonely(end: str) -> tuple[Limits, list[tuple[str, int, Amount]], random.Random]:
+    """The only request of a minute ends at once, and another one comes."""
+    steps = [(step, 0, NOTHING) for step in ("reserve", end, "reserve")]
+    return Limits(requests_per_minute=1), steps, random.Random(1)
 
 
 @settings(
@@ -182,6 +191,8 @@ steps = st.tuples(st.sampled_from(["reserve", "settle"]), pauses, amounts)
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(some_limits(), st.lists(steps, max_size=30), st.randoms())
+@example(*lonely("settle"))
+@example(*lonely("give up"))
 async def test_every_answer_is_the_one_that_plain_counting_gives(
     limits: LimitStore,
     clock: "Clock",
@@ -199,8 +210,9 @@ async def test_every_answer_is_the_one_that_plain_counting_gives(
             taken += [reservation] if reservation else []
         elif taken:
             settled = choice.choice(taken)  # also one that is settled already, or has expired
-            oracle.settle(settled.lease, amount)
-            await limits.settle(settled, allowed, amount)
+            used = None if step == "give up" else amount
+            oracle.settle(settled.lease, used)
+            await limits.settle(settled, allowed, used)
 
 
 async def reserve_as_the_oracle(

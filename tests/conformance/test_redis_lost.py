@@ -5,10 +5,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
-from gateway.config import Limits, State
-from gateway.limits import Amount, LimitStoreUnavailable
+from gateway.config import Budget, Limits, State, Tenant
+from gateway.errors import ApiError
+from gateway.limits import NOTHING, Amount, LimitStoreUnavailable
+from gateway.limits_guard import GuardedLimits
+from gateway.limits_memory import MemoryLimits
 from gateway.limits_redis import RedisLimits
+from gateway.metering import Meter
+from gateway.metrics import Metrics
 from gateway.state import open_stores
 from sessions import SessionStoreUnavailable, Turn
 from sessions.connection import connect
@@ -120,6 +126,27 @@ async def test_two_losses_in_a_row_are_an_outage(forgetful: tuple[Forgetful, str
     with pytest.raises(LimitStoreUnavailable):
         await limits.reserve("acme", ALLOWED, "b", Amount())
     assert between.losses <= 998
+    await limits.close()
+
+
+async def test_a_request_that_was_refused_for_lost_answers_costs_nothing(
+    forgetful: tuple[Forgetful, str],
+) -> None:
+    between, url = forgetful
+    limits, metrics = GuardedLimits(RedisLimits(connect(url, PATIENT))), Metrics(["7b"], {}, ["acme"])
+    meter = Meter(limits, MemoryLimits(), metrics)
+    slow = replace(ALLOWED, requests_per_minute=1, requests_burst=100)  # hides no loss by what comes back
+    allowed = replace(slow, budget=Budget(per_day=1.0))  # which fails closed
+    acme = Tenant(name="acme", limits=allowed)
+    await meter.settle(await meter.reserve(acme, "warm", NOTHING), None)
+    for number in range(3):
+        between.losses = 2
+        with pytest.raises(ApiError) as refused:
+            await meter.reserve(acme, f"{number}", Amount(tokens=300, money=1))
+        assert (refused.value.status, between.losses) == (503, 0)
+        await meter.settle(await meter.reserve(acme, f"after {number}", NOTHING), None)
+    left = await limits.look("acme", allowed)
+    assert [left[name].remaining for name in ("requests", "tokens", "budget_day")] == [100, 1000, 1.0]
     await limits.close()
 
 

@@ -13,6 +13,7 @@ from gateway.limits_guard import MAX_OWED, GuardedLimits
 from gateway.limits_memory import MemoryLimits
 
 ONE = Limits(parallel=1)
+SEVERAL = Limits(requests_per_minute=2, tokens_per_minute=100, parallel=1)
 
 
 class Unsteady(MemoryLimits):
@@ -33,7 +34,7 @@ class Unsteady(MemoryLimits):
             raise LimitStoreUnavailable("late")
         return reservation
 
-    async def settle(self, reservation: Reservation, limits: Limits, used: Amount) -> None:
+    async def settle(self, reservation: Reservation, limits: Limits, used: Amount | None) -> None:
         await self._answer()
         await super().settle(reservation, limits, used)
 
@@ -50,11 +51,11 @@ def store() -> Unsteady:
     return Unsteady()
 
 
-async def cancelled(guard: GuardedLimits, store: Unsteady) -> None:
+async def cancelled(guard: GuardedLimits, store: Unsteady, limits: Limits = ONE) -> None:
     """A caller who goes away while the store has not answered yet."""
     asked = store.asked
     store.open.clear()
-    caller = asyncio.create_task(guard.reserve("acme", ONE, "a", NOTHING))
+    caller = asyncio.create_task(guard.reserve("acme", limits, "a", NOTHING))
     while store.asked == asked:
         await asyncio.sleep(0)
     caller.cancel()
@@ -141,6 +142,24 @@ async def test_what_a_cancelled_caller_took_is_given_back(store: Unsteady) -> No
             await guard.reserve("acme", ONE, "b", NOTHING)
             break
         await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("how", ["no answer", "cancelled"])
+async def test_it_is_given_back_whole(store: Unsteady, how: str) -> None:
+    """The request too, since it has never run; and nothing more than that."""
+    guard = GuardedLimits(store)
+    before = await guard.reserve("acme", SEVERAL, "before", Amount(tokens=60))
+    await guard.settle(before, SEVERAL, Amount(tokens=50))
+    if how == "cancelled":
+        await cancelled(guard, store, SEVERAL)
+    else:
+        store.answers_late = True
+        with pytest.raises(LimitStoreUnavailable):
+            await guard.reserve("acme", SEVERAL, "a", Amount(tokens=50))
+        store.answers_late = False
+    await guard.close()
+    left = await store.look("acme", SEVERAL)
+    assert (left["requests"].remaining, left["tokens"].remaining) == (1, 50)
 
 
 @pytest.mark.parametrize("down", [True, False])

@@ -43,6 +43,21 @@ async def test_who_has_no_limits_says_nothing_of_the_store(tmp_path: Path) -> No
     await store.close()
 
 
+async def test_a_call_of_which_a_part_ran_is_a_request_and_one_that_never_ran_is_none() -> None:
+    store, acme = MemoryLimits(lambda: 0.0), Tenant(name="acme", limits=Limits(requests_per_minute=9))
+    meter = Meter(store, MemoryLimits(), Metrics(["7b"], {}, ["acme"]))
+
+    async def counted(*parts: Amount | None) -> float:
+        before = await store.look("acme", acme.limits)
+        charge = await meter.reserve(acme, f"{parts}", NOTHING, parts=len(parts))
+        for used in parts:
+            await meter.settle(charge, used)
+        return before["requests"].remaining - (await store.look("acme", acme.limits))["requests"].remaining
+
+    assert [await counted(*parts) for parts in ((None,), (None, None), (NOTHING,))] == [0, 0, 1]
+    assert [await counted(*parts) for parts in ((None, NOTHING), (Amount(tokens=1), None))] == [1, 1]
+
+
 async def test_budgets_are_looked_at_though_nobody_asks_for_anything() -> None:
     """Else nothing would be gone of one after a restart, and all of it after midnight, until the tenant comes again."""
     store, metrics, today = (

@@ -45,7 +45,7 @@ class WatchedLimits(MemoryLimits):
     def __init__(self) -> None:
         super().__init__()
         self.reserved: list[int] = []  # tokens
-        self.settled: list[int] = []
+        self.settled: list[int | None] = []  # None: never ran
         self.money: list[tuple[str, int]] = []
         self.up = True
 
@@ -57,9 +57,9 @@ class WatchedLimits(MemoryLimits):
         self.money.append(("reserved", amount.money))
         return reservation
 
-    async def settle(self, reservation: Reservation, limits: Limits, used: Amount) -> None:
-        self.settled.append(used.tokens)
-        self.money.append(("settled", used.money))
+    async def settle(self, reservation: Reservation, limits: Limits, used: Amount | None) -> None:
+        self.settled.append(None if used is None else used.tokens)
+        self.money.append(("settled", 0 if used is None else used.money))
         await super().settle(reservation, limits, used)
 
 

@@ -31,7 +31,7 @@ from gateway.dispatch import Dispatcher
 from gateway.errors import ApiError
 from gateway.judges import Judges, Weights
 from gateway.ledger import Ledger
-from gateway.limits import Amount, Reservation
+from gateway.limits import NOTHING, Amount, Reservation
 from gateway.limits_memory import MemoryLimits
 from gateway.metering import Meter
 from gateway.metrics import Metrics
@@ -58,8 +58,8 @@ class Watched(MemoryLimits):
         self.reserved.append(amount)
         return await super().reserve(tenant, limits, lease, amount)
 
-    async def settle(self, reservation: Reservation, limits: Limits, used: Amount) -> None:
-        self.settled.append(used)
+    async def settle(self, reservation: Reservation, limits: Limits, used: Amount | None) -> None:
+        self.settled.append(used or NOTHING)
         await super().settle(reservation, limits, used)
 
 

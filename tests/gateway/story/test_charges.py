@@ -138,6 +138,43 @@ async def test_when_every_attempt_fails_the_reservation_comes_back(
     assert gateway.limits.settled == [0]
 
 
+async def test_what_failed_is_a_request_and_what_never_ran_is_none(
+    tmp_path: Path, backend: Make, tier_of: Make
+) -> None:
+    one = backend("7b/0", [Rejected("no")], available=False)
+    gateway = Gateway(tmp_path, [tier_of("7b", one)])
+    limits = Limits(requests_per_minute=1)
+
+    async def fails(id: str) -> None:
+        with pytest.raises((ApiError, Rejected)):
+            await gateway.run("Hi", limits=limits, id=id)
+
+    async def left() -> float:
+        return (await gateway.limits.look("acme", limits))["requests"].remaining
+
+    for number in range(3):
+        await fails(f"req_{number}")
+        assert await left() == 1
+    one.available = True
+    await fails("req_3")
+    assert await left() == 0
+    assert gateway.limits.settled == [None, None, None, 0]
+
+
+async def test_who_leaves_before_anything_ran_has_made_no_request(
+    tmp_path: Path, backend: Make, tier_of: Make
+) -> None:
+    gateway = Gateway(tmp_path, [tier_of("7b", backend("7b/0", available=False, recovering=True))])
+    limits = Limits(requests_per_minute=1, parallel=1)
+    waiting = asyncio.ensure_future(gateway.run("Hi", limits=limits))
+    while not gateway.limits.reserved:
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert gateway.limits.settled == [None]
+    await gateway.limits.reserve("acme", limits, "next", NOTHING)
+
+
 async def test_an_answer_that_nobody_reads_is_settled_all_the_same(gateway: Gateway) -> None:
     answer = await gateway.run("Hi")
     await answer.deltas.aclose()

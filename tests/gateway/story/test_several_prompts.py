@@ -40,13 +40,13 @@ class WatchedLimits(MemoryLimits):
     def __init__(self) -> None:
         super().__init__()
         self.reserved: list[Amount] = []
-        self.settled: list[Amount] = []
+        self.settled: list[Amount | None] = []
 
     async def reserve(self, tenant: str, limits: Limits, lease: str, amount: Amount) -> Reservation:
         self.reserved.append(amount)
         return await super().reserve(tenant, limits, lease, amount)
 
-    async def settle(self, reservation: Reservation, limits: Limits, used: Amount) -> None:
+    async def settle(self, reservation: Reservation, limits: Limits, used: Amount | None) -> None:
         self.settled.append(used)
         await super().settle(reservation, limits, used)
 
@@ -145,9 +145,25 @@ async def test_a_failure_of_one_ends_and_settles_all(
     with pytest.raises(Unavailable):
         await dispatcher.run_all(requests(*texts("a", "b")))
     assert one.in_flight == 0
-    assert len(limits.settled) == 1 and limits.settled[0].tokens <= 7
+    [settled] = limits.settled
+    assert settled is not None and settled.tokens <= 7
     # The only place for a request in parallel is free again.
     assert (await limits.reserve("acme", Limits(parallel=1), "x", Amount())).lease == "x"
+
+
+async def test_prompts_that_no_tier_takes_now_are_no_request(
+    make: Make, limits: WatchedLimits, backend: Make, tier_of: Make
+) -> None:
+    one = backend("7b/0", available=False)
+    dispatcher = make(tier_of("7b", one))
+    for _ in range(3):
+        with pytest.raises(ApiError) as refused:
+            await dispatcher.run_all(requests(*texts("a", "b")))
+        assert refused.value.code == "no_tier_available"
+    assert limits.settled == [None] * 3
+    one.available = True
+    for answer in await dispatcher.run_all(requests(*texts("a", "b"))):  # the only one of this minute
+        await answer.deltas.aclose()
 
 
 async def test_a_prompt_that_cannot_run_is_named_and_takes_nothing(
