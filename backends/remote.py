@@ -187,7 +187,7 @@ class RemoteBackend:
                 async for piece in pieces:
                     size += len(piece)
                     events = self._parse(parser, piece, size)
-                    for delta in at_once(filter(None, map(reply.take, events))):
+                    for delta in at_once(reply.deltas(events)):
                         self._breaker.alive()
                         yield delta
             last = reply.last()

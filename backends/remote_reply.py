@@ -5,7 +5,7 @@ or be another provider's marketing. They are only searched for what kind of erro
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -30,6 +30,7 @@ CHARACTERS_PER_TOKEN = 4  # of English; only where a server reports no usage
 TOKENS_PER_MESSAGE = 4  # what a chat template adds
 MAX_RETRY_AFTER = 3600.0  # seconds
 DONE = b"[DONE]"
+FILTERED = "the server's content filter has cut the answer off"
 
 FINISH: dict[str, Finish] = {
     "stop": "stop",
@@ -92,6 +93,7 @@ class Reply:
         self._heard = False
         self._tokens = 0
         self._finish: Finish | None = None
+        self._filtered: Rejected | None = None
         self._usage: _Usage | None = None
 
     @property
@@ -104,8 +106,16 @@ class Reply:
         """Whether all text is there; only the usage may still come."""
         return self._finish is not None
 
+    def deltas(self, events: Iterable[Event]) -> Iterator[Delta]:
+        """The text of events. Raises BackendError; a filter's comes behind the text that it has let through."""
+        for event in events:
+            if (delta := self.take(event)) is not None:
+                yield delta
+            if self._filtered is not None:
+                raise self._filtered
+
     def take(self, event: Event) -> Delta | None:
-        """The text of an event, if it has any. Raises BackendError."""
+        """The text of an event, if it has any. Raises BackendError, but for a filter's."""
         self._heard = True
         if event.data == DONE:
             return None
@@ -139,8 +149,10 @@ class Reply:
         if self._stop.found is not None:
             self._finish, self._stopped_by = "stop", self._stop.found
         elif choice.finish_reason is not None:
-            self._finish = self._reason(choice.finish_reason)
-            self._stopped_by = self._matched(choice)
+            if choice.finish_reason == "content_filter":
+                self._filtered = Rejected(FILTERED, "content_filter")
+            else:
+                self._finish, self._stopped_by = self._reason(choice.finish_reason), self._matched(choice)
             text += self._stop.rest()
         signals = remote_signals.read(bytes(choice.logprobs)) if self._signals else ()
         if not (text or calls or signals):
@@ -152,8 +164,6 @@ class Reply:
         if word in FINISH:
             finish = FINISH[word]
             return finish if finish == "length" else "tool_calls" if self._calls.called else "stop"
-        if word == "content_filter":
-            raise Rejected("the server's content filter has cut the answer off", "content_filter")
         raise Unavailable(f"server {self._server} broke the answer off", "upstream_error")
 
     def _matched(self, choice: _Choice) -> str | None:

@@ -44,6 +44,19 @@ async def test_an_answer_with_the_usage_that_the_server_reports(
     assert used(last) == Usage(prompt_tokens=9, completion_tokens=2, cached_tokens=8)
 
 
+async def test_what_a_filter_lets_through_comes_before_its_error(
+    stub: Any, wire: Any, remote: Make, generation: Make
+) -> None:
+    first = {"choices": [{"delta": {"content": "Hel"}}]}
+    last = {"choices": [{"delta": {"content": "lo"}, "finish_reason": "content_filter"}]}
+    stub.plays(wire.says(wire.data(first, last), end=False))
+    async with remote(stub.url) as backend:
+        text, error = await backend.broken(generation())
+        assert backend.in_flight == 0 and not backend.tripped
+    assert text == "Hello"
+    assert isinstance(error, Rejected) and error.code == "content_filter"
+
+
 async def test_nothing_but_the_prompt_and_our_own_headers_goes_out(
     stub: Any, wire: Any, remote: Make, generation: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

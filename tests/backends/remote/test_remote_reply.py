@@ -46,7 +46,29 @@ def test_a_reason_that_is_no_good_end_is_an_error(
     generation: Make, word: str, kind: type[BackendError]
 ) -> None:
     with pytest.raises(kind):
-        Reply("70b/0", generation()).take(finished({"delta": {}, "finish_reason": word}))
+        next(Reply("70b/0", generation()).deltas([finished({"delta": {}, "finish_reason": word})]))
+
+
+def test_what_a_filter_lets_through_comes_before_its_error(generation: Make) -> None:
+    sampling = Sampling(max_tokens=9, stop=("END",))
+    deltas = Reply("70b/0", generation("Once", sampling=sampling), repeats_stop=True).deltas(
+        [
+            event({"choices": [{"text": "the"}]}),
+            finished({"text": " last E", "finish_reason": "content_filter"}),
+            finished({"text": "never", "finish_reason": "stop"}),
+        ]
+    )
+    assert [next(deltas).text for _ in range(2)] == ["the", " last E"]
+    with pytest.raises(Rejected) as caught:
+        next(deltas)
+    assert caught.value.code == "content_filter"
+
+
+def test_what_a_server_breaks_off_is_left_to_another(generation: Make) -> None:
+    """Who has seen no text yet can be answered by it."""
+    broken = finished({"text": "half", "finish_reason": "abort"})
+    with pytest.raises(Unavailable):
+        next(Reply("70b/0", generation("Once")).deltas([broken]))
 
 
 @pytest.mark.parametrize(
