@@ -26,7 +26,7 @@ from backends.quantize.schemes import Scheme, scheme_of
 from backends.quantize.settings import Settings
 from backends.quantize.subject import Subject
 
-LAYOUT = 4  # of what lies in a partial folder, and of what methods do; raise it when one of these changes
+LAYOUT = 5  # of what lies in a partial folder, and of what methods do; raise it when one of these changes
 BLOCKS = "model.layers."
 _LOCK, _JOB = "lock", "job.json"
 _CALIBRATION, _STATE = "calibration.safetensors", "state.safetensors"

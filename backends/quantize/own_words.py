@@ -1,10 +1,15 @@
-"""What a model itself says, to be watched on: it begins with words of ours and goes on by chance.
+"""What a model itself says, to be watched on: every other text begins with words of ours, every other one with a token
+by chance, and all go on by chance.
 
 So the calibration is of the kind of text that the model was made for, in its own format of conversations, and no text
-of anybody else is needed.
+of anybody else is needed. Our words alone have a model say too much alike. From any token of its vocabulary it comes to
+all sorts of texts that it has learned from, as LLM-QAT found (arXiv:2305.17888), most of all where unlikely tokens are
+not cut off.
 """
 
+import random
 from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 
 import torch
@@ -56,6 +61,9 @@ BEGUN = (
 )
 _ROWS = 32  # at a time
 
+Start = tuple[list[int], float]
+"""Tokens that a text begins with, and what share of the likeliest tokens it goes on with (top_p)."""
+
 
 def own_words(
     folder: Path, samples: int, length: int, device: str, told: Callable[[int], object] = lambda count: None
@@ -65,7 +73,7 @@ def own_words(
     `told`: how many tokens the model has said since it was told last. Raises CheckpointError, ModelError, ValueError.
     """
     tokenizer = Tokenizer(folder)
-    starts = list(_starts(tokenizer, length))
+    starts = starts_of(tokenizer, length)
     rows = min(_ROWS, samples)
     config = EngineConfig(
         name="calibration", model=str(folder), address="", events="", vocabulary="", device=device,
@@ -78,13 +86,22 @@ def own_words(
     tokens: list[int] = []
     seed = 0
     while len(tokens) < samples * length:
-        wave = [starts[(seed + at) % len(starts)] for at in range(rows)]
+        wave = [next(starts) for _ in range(rows)]
         tokens += [token for said in _said(engine, wave, seed, length, told) for token in said]
         seed += rows
     return cut(tokens, samples, length)
 
 
-def _starts(tokenizer: Tokenizer, length: int) -> Iterator[list[int]]:
+def starts_of(tokenizer: Tokenizer, length: int) -> Iterator[Start]:
+    """Without end, the same each time: those of ours in turn, and between them tokens by chance."""
+    chance = random.Random(0)
+    spoken = [id for id, text in enumerate(tokenizer.vocabulary()) if text]
+    for ours in cycle(list(_ours(tokenizer, length))):
+        yield ours, 0.95
+        yield [chance.choice(spoken)], 1.0
+
+
+def _ours(tokenizer: Tokenizer, length: int) -> Iterator[list[int]]:
     for asked in ASKED:
         try:
             yield tokenizer.encode_now(Prompt(messages=(ChatMessage(role="user", content=asked),)))[:length]
@@ -95,12 +112,12 @@ def _starts(tokenizer: Tokenizer, length: int) -> Iterator[list[int]]:
 
 
 def _said(
-    engine: Engine, starts: Sequence[list[int]], seed: int, length: int, told: Callable[[int], object]
+    engine: Engine, starts: Sequence[Start], seed: int, length: int, told: Callable[[int], object]
 ) -> list[list[int]]:
     """Each start with what the model says behind it, `length` tokens at most."""
-    texts = [list(start) for start in starts]
-    for at, start in enumerate(starts):
-        sampling = Sampling(max_tokens=length, temperature=1.0, top_p=0.95, seed=seed + at)
+    texts = [list(start) for start, _ in starts]
+    for at, (start, top_p) in enumerate(starts):
+        sampling = Sampling(max_tokens=length, temperature=1.0, top_p=top_p, seed=seed + at)
         refused = engine.submit(b"", Submit(id=str(at), prompt=start, sampling=sampling, traffic="batch"))
         if refused is not None:
             raise ValueError(f"the model's own words: {refused.message}")

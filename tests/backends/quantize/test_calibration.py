@@ -1,13 +1,14 @@
 """Texts that a model is watched on: from a file, and its own words."""
 
 import gzip
+from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
 
 from backends.quantize.calibration import CalibrationError, origin, read
-from backends.quantize.own_words import own_words
+from backends.quantize.own_words import BEGUN, own_words, starts_of
 from backends.tokenizer import Tokenizer
 
 LINES = """\
@@ -46,6 +47,17 @@ def test_a_file_that_cannot_be_used_is_named(
     (tmp_path / "c.jsonl").write_text(line)
     with pytest.raises(CalibrationError, match=reason):
         read(tmp_path / "c.jsonl", Tokenizer(byte_model), samples=2, length=5)
+
+
+def test_every_other_text_begins_with_any_token(byte_model: Path) -> None:
+    tokenizer = Tokenizer(byte_model)
+    found = list(islice(starts_of(tokenizer, 512), 200))
+    assert found == list(islice(starts_of(tokenizer, 512), 200))
+    ours, chance = ([start for start, _ in found[first::2]] for first in (0, 1))
+    assert bytes(ours[0]).decode() in BEGUN or b"bicycle" in bytes(ours[0])
+    assert all(len(start) == 1 and tokenizer.vocabulary()[start[0]] for start in chance)
+    assert len({start[0] for start in chance}) > 50
+    assert {top_p for _, top_p in found[1::2]} == {1.0}
 
 
 @pytest.mark.models
