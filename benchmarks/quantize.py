@@ -1,23 +1,28 @@
 """What four bits cost: perplexity of a text by weights rounded to the nearest, by AWQ and by GPTQ, in groups of a size.
 
+`divergence` is how far the model's words have moved from those of the whole weights (Kullback and Leibler's, in nats a
+token). It is the steadier figure: the perplexity of a text that the model would not have written is partly luck, and
+moves by percents when ranges are made a hundredth wider.
+
 Each model is written by `headrace quantize`, read back as any checkpoint is, and computes in float32. The text, prose
 and a manual of our own, is not what the methods have watched the models on, as ever their own words. A line's
 peer is rounding with the same zeros, in the middle or of each group's own; that of eight bits is the whole weights, and
 `lost` is against these. A larger model takes an hour: `--keep` a folder, and a run that was stopped goes on there.
 """
 
-import math
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import tokenizers
 import torch
 
 from backends.catalogue import find
+from backends.kernels.layout import Span
 from backends.quantize.job import Order, quantize
 from backends.quantize.own_words import own_words
 from backends.quantize.settings import settings
@@ -29,9 +34,9 @@ MODELS = {"smollm2-135m-instruct": 64, "qwen2.5-coder-0.5b-instruct": 128}
 METHODS = {
     "rtn": settings("rtn"),
     "rtn with zeros": settings("rtn", asymmetric=True),
-    "gptq": settings("gptq", samples=32, length=256),
-    "gptq with zeros": settings("gptq", asymmetric=True, samples=32, length=256),
-    "awq": settings("awq", samples=32, length=256),
+    "gptq": settings("gptq", samples=32),
+    "gptq with zeros": settings("gptq", asymmetric=True, samples=32),
+    "awq": settings("awq", samples=32),
     "rtn of 8 bits": settings("rtn", bits=8),
 }
 PEERS = {"gptq": "rtn", "gptq with zeros": "rtn with zeros", "awq": "rtn with zeros"}
@@ -39,10 +44,29 @@ README = Path(__file__).parents[1] / "README.md"
 WINDOW = 512  # tokens
 
 
-def perplexity(folder: Path, windows: list[list[int]]) -> float:
-    """Per token, of texts that stand each by itself."""
+class Heard(NamedTuple):
+    """`perplexity` per token; `divergence` from the whole model."""
+
+    perplexity: float
+    divergence: float
+
+
+def expected(folder: Path, windows: list[list[int]]) -> Iterator[torch.Tensor]:
+    """How likely each token is behind each of a window, which stands by itself: logarithms [tokens - 1, vocabulary]."""
     subject = formats.Subject(folder, torch.float32, "none")
-    return math.exp(sum(math.log(subject.perplexity(ids)) for ids in windows) / len(windows))
+    for ids in windows:
+        span = Span(0, len(ids), list(range(-(-len(ids) // formats.BLOCK))), 0)
+        yield subject.logits(ids, [span], list(range(len(ids) - 1))).float().log_softmax(1)
+
+
+def heard(folder: Path, windows: list[list[int]], whole: list[torch.Tensor]) -> Heard:
+    """`whole`: what the whole model expects, float16."""
+    surprises, divergences = [], []
+    for ids, ours, theirs in zip(windows, expected(folder, windows), whole, strict=True):
+        surprises.append(-ours.gather(1, torch.tensor(ids[1:])[:, None]).mean())
+        likely = theirs.float()
+        divergences.append((likely.exp() * (likely - ours)).sum(1).mean())
+    return Heard(float(torch.stack(surprises).mean().exp()), float(torch.stack(divergences).mean()))
 
 
 def windows_of(folder: Path, count: int) -> list[list[int]]:
@@ -92,15 +116,20 @@ def made(folder: Path, method: str, group: int, work: Path, samples: int | None)
 def rows_of(model: str, group: int, windows: int, samples: int | None, work: Path) -> list[Row]:
     folder = find(model).folder
     texts = windows_of(folder, windows)
-    found = {"as it was": perplexity(folder, texts)}
+    whole = [each.half() for each in expected(folder, texts)]
+    found = {"as it was": heard(folder, texts, whole)}
     for method in METHODS:
-        found[method] = perplexity(made(folder, method, group, work, samples), texts)
-        print(f"{model} {method}: {found[method]:.3f}", flush=True)
+        found[method] = heard(made(folder, method, group, work, samples), texts, whole)
+        print(f"{model} {method}: {found[method]}", flush=True)
     return [
         paired(
-            f"{model} {method}", [(value, found[PEERS.get(method, "as it was")])],
+            f"{model} {method}", [(value.perplexity, found[PEERS.get(method, "as it was")].perplexity)],
             peer_name=PEERS.get(method, "as it was"), unit="perplexity", higher_is_better=False,
-            details={"lost, %": round(100 * (value / found["as it was"] - 1), 2), "group": group},
+            details={
+                "lost, %": round(100 * (value.perplexity / found["as it was"].perplexity - 1), 2),
+                "divergence": round(value.divergence, 4),
+                "group": group,
+            },
         )
         for method, value in found.items()
     ]  # fmt: skip

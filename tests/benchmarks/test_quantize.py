@@ -20,4 +20,6 @@ def test_four_bits_lose_less_where_the_model_is_watched(tmp_path: Path) -> None:
     for method, rounded in PEERS.items():
         assert rows[method].peer == rows[rounded].ours
         assert whole < rows[method].ours < whole + 0.8 * (rows[rounded].ours - whole)
+        assert 0 < rows[method].details["divergence"] < 0.8 * rows[rounded].details["divergence"]
+    assert abs(rows["as it was"].details["divergence"]) < 1e-3
     assert rows["rtn of 8 bits"].ours < 1.01 * whole
