@@ -1,13 +1,18 @@
 """AWQ (arXiv:2306.00978): columns with strong inputs are made larger before weights are rounded, and so lose less.
 
 What a column is multiplied by, what comes before divides its input by; nothing else is computed than before.
+
+How the scaled weights are rounded is left open by that. The paper rounds to the nearest in ranges that are shrunk, and
+finds that GPTQ's compensation goes with its scales; here it always follows. Of models whose groups have zeros of their
+own scales alone may hardly lower the error, since few columns are so strong.
 """
 
 from collections.abc import Callable
 
 import torch
 
-from backends.quantization.grid import Grid, moments_by_group
+from backends.quantization.gptq import compensated, expected_moment
+from backends.quantization.grid import Grid
 from backends.quantization.grouped import Grouped
 
 _STEPS = 10  # strengths that are tried, from 0 on
@@ -22,16 +27,10 @@ def scaled(
 ) -> tuple[Grouped, torch.Tensor]:
     """`weight` float32 [out, in] with its columns multiplied by scales, in integers; and the scales, float32 [in].
 
-    `inputs` float32 [tokens, in] are those of the weight as it is.
+    `inputs` float32 [tokens, in] are those of the weight as it is. Raises ValueError where they are not finite.
     """
     scales = best_scales(weight, inputs, grid, fold)
-    return clipped(weight * scales, inputs / scales, grid), scales
-
-
-def clipped(weight: torch.Tensor, inputs: torch.Tensor, grid: Grid) -> Grouped:
-    """In integers of ranges that are shrunk where that serves, see `Grid.best_ranges`."""
-    moments = moments_by_group(inputs, grid.width(weight.shape[1]))
-    return grid.nearest(weight, grid.best_ranges(weight, moments))
+    return compensated(weight * scales, expected_moment(inputs / scales), grid), scales
 
 
 def best_scales(weight: torch.Tensor, inputs: torch.Tensor, grid: Grid, fold: Fold) -> torch.Tensor:

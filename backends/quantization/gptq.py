@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from backends.quantization.grid import Grid, Ranges, moment
+from backends.quantization.grid import Grid, Ranges, moment, moments_by_group
 from backends.quantization.grouped import Grouped
 
 Order = Literal["none", "static", "dynamic"]
@@ -60,19 +60,13 @@ def _ranges(weight: torch.Tensor, moment: torch.Tensor, grid: Grid) -> Ranges:
     squared error in each linear, but their errors all make outputs smaller, and the whole model lost more by them."""
     if not grid.symmetric:
         return grid.ranges(weight)
-    return grid.best_ranges(weight, _by_group(moment, grid.width(weight.shape[1])))
+    return grid.best_ranges(weight, moments_by_group(moment, grid.width(weight.shape[1])))
 
 
 def _places(moment: torch.Tensor, order: Order) -> torch.Tensor:
     if order == "none":
         return torch.arange(len(moment), device=moment.device)
     return moment.diagonal().argsort(descending=True, stable=True)
-
-
-def _by_group(moment: torch.Tensor, width: int) -> torch.Tensor:
-    """The blocks on the diagonal: [groups, width, width]."""
-    blocks = moment.unflatten(1, (-1, width)).unflatten(0, (-1, width))
-    return blocks.diagonal(dim1=0, dim2=2).permute(2, 0, 1)
 
 
 def _inverse_factor(moment: torch.Tensor) -> torch.Tensor:

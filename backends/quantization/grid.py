@@ -121,7 +121,7 @@ def moment(inputs: torch.Tensor) -> torch.Tensor:
     return inputs.T @ inputs / len(inputs)
 
 
-def moments_by_group(inputs: torch.Tensor, width: int) -> torch.Tensor:
-    """The moments of each `width` neighbouring columns alone: [groups, width, width]."""
-    by_group = inputs.unflatten(1, (-1, width)).transpose(0, 1)
-    return by_group.transpose(1, 2) @ by_group / len(inputs)
+def moments_by_group(moment: torch.Tensor, width: int) -> torch.Tensor:
+    """Those of each `width` neighbouring columns alone, the blocks on its diagonal: [groups, width, width]."""
+    blocks = moment.unflatten(1, (-1, width)).unflatten(0, (-1, width))
+    return blocks.diagonal(dim1=0, dim2=2).permute(2, 0, 1)

@@ -110,7 +110,7 @@ class Rtn(_Packed):
 
 @dataclass(frozen=True, slots=True)
 class AwqPacked(_Packed):
-    """Strong columns are made larger first."""
+    """Strong columns are made larger first, and later ones make up for the errors of earlier ones."""
 
     def quantised(self, weight: torch.Tensor, inputs: torch.Tensor | None, fold: awq.Fold | None) -> Made:
         return _activation_aware(self.grid, weight, inputs, fold)
@@ -142,7 +142,7 @@ def _activation_aware(
 ) -> Made:
     assert inputs is not None
     if fold is None:
-        return Made(awq.clipped(weight, inputs, grid))
+        return _compensated(grid, "static", weight, inputs)
     return Made(*awq.scaled(weight, inputs, grid, fold))
 
 

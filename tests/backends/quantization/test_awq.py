@@ -39,6 +39,17 @@ def test_some_of_many_rows_tell_enough() -> None:
     assert error(inputs, weight, made.dequantized() / scales) < 0.2 * error(inputs, weight, nearest)
 
 
+def test_columns_make_up_for_one_another_where_none_is_loud() -> None:
+    """There scales are of no help."""
+    common = torch.randn(8, 192)
+    seen, others = (torch.randn(n, 8) @ common + torch.randn(n, 192) for n in (600, 2000))
+    weight = torch.randn(24, 192)
+    made, scales = scaled(weight, seen, GRID, lambda scales: scales)
+    larger = weight * scales
+    nearest = GRID.nearest(larger, GRID.ranges(larger)).dequantized()
+    assert error(others, weight, made.dequantized() / scales) < 0.4 * error(others, weight, nearest / scales)
+
+
 def test_what_comes_before_has_the_last_word_on_scales() -> None:
     inputs, weight = loud()
 

@@ -44,7 +44,7 @@ def test_a_range_is_shrunk_only_where_that_loses_less() -> None:
     weight[:, 40] = 1.0  # far from the others, on an input that is all but silent
     inputs[:, 40] = 0.01
     plain = grid.nearest(weight, grid.ranges(weight)).dequantized()
-    best = grid.best_ranges(weight, moments_by_group(inputs, 32))
+    best = grid.best_ranges(weight, moments_by_group(moment(inputs), 32))
     shrunk = grid.nearest(weight, best).dequantized()
     assert error(inputs, weight, shrunk) < 0.5 * error(inputs, weight, plain)
     assert (best.scales[:, 1] < 0.6 * grid.ranges(weight).scales[:, 1]).all()
@@ -52,7 +52,7 @@ def test_a_range_is_shrunk_only_where_that_loses_less() -> None:
 
 def test_ranges_of_a_row_do_not_depend_on_how_many_there_are() -> None:
     grid = Grid(4, 64, symmetric=False)
-    weight, moments = torch.randn(1500, 128), moments_by_group(torch.randn(90, 128), 64)
+    weight, moments = torch.randn(1500, 128), moments_by_group(moment(torch.randn(90, 128)), 64)
     together = grid.best_ranges(weight, moments)
     for row in (0, 1023, 1024, 1499):  # more rows than are tried at a time
         alone = grid.best_ranges(weight[row : row + 1], moments)
@@ -66,7 +66,7 @@ def test_moments_tell_the_error_of_the_outputs() -> None:
     assert (wrong @ whole @ wrong.T).trace() == pytest.approx(
         float((inputs @ wrong.T).square().sum() / 50), rel=1e-4
     )
-    torch.testing.assert_close(moments_by_group(inputs, 32)[1], whole[32:, 32:])
+    torch.testing.assert_close(moments_by_group(whole, 32)[1], whole[32:, 32:])
 
 
 def test_no_token_counts_for_more_than_the_median_one() -> None:
