@@ -2,9 +2,9 @@
 
 What a column is multiplied by, what comes before divides its input by; nothing else is computed than before.
 
-How the scaled weights are rounded is left open by that. The paper rounds to the nearest in ranges that are shrunk, and
-finds that GPTQ's compensation goes with its scales; here it always follows. Of models whose groups have zeros of their
-own scales alone may hardly lower the error, since few columns are so strong.
+How the scaled weights are rounded is left open by that. The paper rounds to the nearest, and finds that GPTQ's
+compensation goes with its scales; here it always follows. Scales alone lower the error little where groups have zeros
+of their own and no few columns are far stronger than the others.
 """
 
 from collections.abc import Callable
