@@ -41,7 +41,7 @@ def compensated(weight: torch.Tensor, moment: torch.Tensor, grid: Grid, order: O
     moment.diagonal()[moment.diagonal() == 0] = 1
     places = _places(moment, order)
     width = grid.width(weight.shape[1])
-    fixed = _ranges(weight, moment, grid) if order == "static" else None
+    fixed = grid.best_ranges(weight, moments_by_group(moment, width)) if order == "static" else None
     columns = weight.T[places].contiguous()
     factor = _inverse_factor(moment[places][:, places])
     group_of = torch.arange(len(places)) // width
@@ -53,14 +53,6 @@ def compensated(weight: torch.Tensor, moment: torch.Tensor, grid: Grid, order: O
         column_groups = torch.empty_like(places)
         column_groups[places] = group_of.to(places.device)
     return grid.packed(integers.T.contiguous(), ranges, column_groups)
-
-
-def _ranges(weight: torch.Tensor, moment: torch.Tensor, grid: Grid) -> Ranges:
-    """Of groups of neighbours. Those with zeros reach from their least weight to their largest: shrunk ones have less
-    squared error in each linear, but their errors all make outputs smaller, and the whole model lost more by them."""
-    if not grid.symmetric:
-        return grid.ranges(weight)
-    return grid.best_ranges(weight, moments_by_group(moment, grid.width(weight.shape[1])))
 
 
 def _places(moment: torch.Tensor, order: Order) -> torch.Tensor:
