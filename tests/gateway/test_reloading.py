@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import httpx
 import pytest
 from msgspec import structs
 
+from benchmarks import stub
 from gateway.app import Gateway, create_gateway
 from gateway.config import (
     AdminServer,
@@ -153,20 +154,26 @@ async def test_a_servers_key_is_read_again(site: Site, tmp_path: Path) -> None:
 
 
 async def test_counts_go_on_over_a_reload(site: Site) -> None:
+    """Of requests that ran: others are given back."""
     key = site.tenant("acme", limits=Limits(requests_per_minute=2))
-    async with site.running() as (client, _):
+    asked = {**ASKED, "seed": stub.seed_for(0.0)}
+    async with await asyncio.start_server(stub.handle, "127.0.0.1", 0) as upstream, AsyncExitStack() as stack:
+        url = f"http://127.0.0.1:{upstream.sockets[0].getsockname()[1]}/v1"
+        tier = structs.replace(site.config.tiers[0], remotes=(Remote(url=url, model="m"),))
+        site.config = structs.replace(site.config, tiers=(tier,))
+        client, _ = await stack.enter_async_context(site.running())
         for _ in range(2):
-            await client.post("/v1/chat/completions", json=ASKED, headers=bearing(key))
+            await client.post("/v1/chat/completions", json=asked, headers=bearing(key))
         site.config = structs.replace(site.config, aliases={"x": "7b"})
         await client.post("/admin/reload", headers=bearing(site.admin_key))
-        refused = await client.post("/v1/chat/completions", json=ASKED, headers=bearing(key))
+        refused = await client.post("/v1/chat/completions", json=asked, headers=bearing(key))
         assert refused.status_code == 429
         *others, acme = site.config.tenants
         wider = structs.replace(acme, limits=Limits(requests_per_minute=4))
         site.config = structs.replace(site.config, tenants=(*others, wider))
         await client.post("/admin/reload", headers=bearing(site.admin_key))
         statuses = [
-            (await client.post("/v1/chat/completions", json=ASKED, headers=bearing(key))).status_code
+            (await client.post("/v1/chat/completions", json=asked, headers=bearing(key))).status_code
             for _ in range(3)
         ]
         assert [status == 429 for status in statuses] == [False, False, True]
