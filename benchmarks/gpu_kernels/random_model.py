@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from backends.kernels.select import place_of
+from backends.layers.embedding import Embedding
 from backends.layers.linear import Linear, linear
 from backends.models.config import DecoderConfig
 from backends.models.decoder import Decoder
@@ -61,6 +62,6 @@ def random_decoder(
     config: DecoderConfig = decoder_config(LLAMA | shape)
     source = _Source(dtype, device, quantization, torch.Generator(device).manual_seed(1))
     blocks = [block_of(source, config, f"model.layers.{layer}") for layer in range(config.layers)]
-    embedding = source.drawn(config.vocab_size, config.width)
+    embedding = Embedding.of(source.drawn(config.vocab_size, config.width))
     head = source.fused(["head"], [config.vocab_size], config.width, bias=False)
     return Decoder(config, embedding, blocks, source.norm("norm", config.width), head, config.vocab_size)

@@ -11,6 +11,8 @@ import torch
 from benchmarks import gpu
 from benchmarks.gpu import FAMILIES, NO_GPU, Part, parts
 from benchmarks.gpu_kernels import LAUNCHED
+from benchmarks.gpu_kernels.random_model import SHAPES, random_decoder
+from benchmarks.gpu_serving import Server
 from benchmarks.report import Report
 
 ROOT = Path(__file__).parents[2]
@@ -69,3 +71,10 @@ def test_all_of_it_under_the_interpreter(tmp_path: Path) -> None:
     assert {case.partition(":")[0] for case in cases} == {*FAMILIES, gpu.TINY}
     named = {kernel for case in cases for kernel in case.partition("[")[2].rstrip("]").split(", ")}
     assert named - {""} == set().union(*LAUNCHED.values())
+
+
+def test_a_model_that_nobody_trained_can_be_served() -> None:
+    """The whole of it is asked for in the slow suite alone."""
+    model = random_decoder(SHAPES["random-tiny"], torch.float32, torch.device("cpu"), "none")
+    answers, _ = Server(model, 2, 3, tiny=True).run(2)
+    assert [len(answer) for answer in answers] == [3, 3]
