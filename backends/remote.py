@@ -42,7 +42,7 @@ TAIL = 0.5  # seconds that a server has, after its last word, to report usage an
 IDLE = 4.0  # seconds that a connection is kept for reuse; uvicorn closes its end after 5
 WRITE_TIMEOUT = 10.0  # seconds
 SILENCE = (
-    10.0  # seconds without a word that speak against a server; shorter deadlines are the client's own choice
+    10.0  # seconds without a word that speak against a server; a shorter deadline is the client's choice
 )
 FOREVER = 24 * 3600.0  # seconds, where a generation has no deadline
 PATHS = ("/models", "/completions", "/chat/completions")

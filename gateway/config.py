@@ -126,10 +126,8 @@ class Speculation(_Section, frozen=True):
     max_sequences: Count = 8  # that get tokens in a step; beside more nothing is drafted
 
 
-WHOLE = {
-    "bf16": "bfloat16",
-    "fp32": "float32",
-}  # a quantization that is none, and the dtype that it says instead
+# Quantizations that are none, and the dtype that each says instead.
+WHOLE = {"bf16": "bfloat16", "fp32": "float32"}
 
 
 class Engine(_Section, frozen=True):

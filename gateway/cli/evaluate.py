@@ -124,8 +124,8 @@ def _check_against(options: argparse.Namespace, model: Path, against: Path) -> N
     for what in ("layers", "width", "vocab_size"):
         if getattr(ours, what) != getattr(theirs, what):
             raise ValueError(
-                f"--against: {options.against} is another model: its {what.replace('_', ' ')} is "
-                f"{getattr(theirs, what)}, not {getattr(ours, what)}"
+                f"--against: {options.against} is another model: its config says {what} {getattr(theirs, what)}, "
+                f"not {getattr(ours, what)}"
             )
 
 

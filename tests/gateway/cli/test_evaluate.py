@@ -72,7 +72,7 @@ def test_nothing_is_measured_against_the_same_weights_or_another_model(
     (other / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
     for against, reason in (
         (letters_model, "has the weights of --model"),
-        (other, "is another model: its layers is 3, not 1"),
+        (other, "is another model: its config says layers 3, not 1"),
     ):
         asked = [
             "evaluate",
