@@ -213,7 +213,7 @@ class LocalBackend:
         """One link after the other, for ever: the supervisor sees to it that there is an engine again."""
         while True:
             try:
-                self._link = EngineLink(self._config, self._answer, self._event)
+                self._link = EngineLink(self._config, self._answer, self._event, keys=True)
                 await self._link.run()
             except Exception:
                 _log.exception("%s: the link failed", self.name)

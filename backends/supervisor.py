@@ -61,9 +61,9 @@ class Supervisor:
         themselves. In seconds, for each life: an engine that does not answer `ready_timeout` after its start, or takes
         longer than its `step_timeout` for a step, is killed; if it was up once, it is started again.
 
-        Raises ValueError where two engines share a name or an address, or an address is not `ipc://`.
+        Raises ValueError where two engines share a name or a socket, or the path of a socket cannot be one.
         """
-        for field in ("name", "address", "events"):
+        for field in ("name", "socket"):
             _check_unique(field, [getattr(config, field) for config in configs])
         self._engines = [
             _Engine(config, command, partial(Watchdog, config, ready_timeout, on_load)) for config in configs
@@ -164,7 +164,7 @@ class _Engine:
         self._command = command
         self._watchdog = watchdog
         self._watching: Watchdog | None = None  # over the present life
-        self._files = [socket_path(config.address), socket_path(config.events), ranks_path(config.address)]
+        self._files = [socket_path(config.socket), ranks_path(config.socket)]
         self._file = Path()
         self._process: asyncio.subprocess.Process | None = None
         self._born = 0.0  # monotonic

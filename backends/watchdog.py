@@ -1,10 +1,9 @@
 """Notices that an engine hangs: that it does not come up, that a step does not end, that its process is frozen.
 
-An engine that works is heard of at least with every step; one that rests is left in peace. When a working one falls
-silent it is asked once for its load, which it would tell between two steps, so that a lost message is no death. A
-step may take `step_timeout` seconds; one that takes longer is noticed after one and a half times that at the latest.
-A process that has been stopped (SIGSTOP) fails the heartbeat of the wire, which costs an engine that rests a few
-microseconds in each half `step_timeout`, and is noticed as soon.
+When nothing has been heard of an engine for half a `step_timeout` it is asked for its load, which it tells between
+two steps, or at once where it rests; that costs one that rests some microseconds. A step may take `step_timeout`
+seconds: one that takes longer, or a process that has been stopped (SIGSTOP), is noticed after one and a half times that
+at the latest.
 """
 
 import asyncio
@@ -13,7 +12,7 @@ import logging
 from collections.abc import Callable
 
 from backends.link import EngineLink, EngineLost
-from backends.wire import EngineConfig, Event, FromEngine, Load, Subscribe
+from backends.wire import EngineConfig, Event, Load, Outputs, Refused
 
 LOSS_TIMEOUT = 1.0  # seconds between the loss of the link to an engine that dies and the end of its process
 
@@ -33,9 +32,8 @@ class Watchdog:
         self.ready = asyncio.Event()  # set at the engine's first answer
         self._ready_timeout = ready_timeout
         self._step_timeout = config.step_timeout
-        self._link = EngineLink(config, _ignore, self._hear, heartbeat=config.step_timeout / 2)
+        self._link = EngineLink(config, _ignore, self._hear, keys=False)
         self._on_load = on_load
-        self._busy = False
         self._heard = False
 
     async def run(self) -> str:
@@ -67,18 +65,17 @@ class Watchdog:
         return f"made no step in {self._step_timeout:g} s"
 
     async def _silent(self, ask: bool = False) -> bool:
-        """Whether half a step's time goes by with work to do and without a word."""
+        """Whether half a step's time goes by without a word."""
         self._heard = False
         if ask:
             with contextlib.suppress(EngineLost):  # the link will tell
-                self._link.send(Subscribe())
+                self._link.ask()
         await asyncio.sleep(self._step_timeout / 2)
-        return self._busy and not self._heard
+        return not self._heard
 
     def _hear(self, event: Event) -> None:
         self._heard = True
         if isinstance(event, Load):
-            self._busy = event.running + event.waiting > 0
             self.ready.set()
             self._pass_on(event)
 
@@ -91,5 +88,5 @@ class Watchdog:
             _log.exception("%s: nobody could use what it said of itself", load.engine)
 
 
-def _ignore(answer: FromEngine) -> None:
+def _ignore(answer: Outputs | Refused) -> None:
     """A watchdog submits nothing, so it gets no answers."""

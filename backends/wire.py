@@ -1,8 +1,9 @@
 """The messages between a gateway and an engine process, and what an engine is started with.
 
-Transport: msgpack over ZeroMQ. Each engine binds a ROUTER socket, on which any number of gateways submit work
-and get `Outputs` back, and a PUB socket, on which it publishes `Stored`, `Evicted`, `Snapshot` and `Load`.
-The engine sees token ids only. Nothing here is pickled, and an unknown field is refused.
+Transport: msgpack in frames (see `backends.frames`) over a Unix socket that the engine listens on. Any number of
+gateways connect, submit work and get `Outputs` back, and once they subscribe `Stored`, `Evicted`, `Snapshot` and
+`Load`, all in the order in which it happened. The engine sees token ids only. Nothing here is pickled, and an unknown
+field is refused.
 """
 
 from pathlib import Path
@@ -111,7 +112,9 @@ class Abort(Message, frozen=True, kw_only=True):
 
 
 class Subscribe(Message, frozen=True):
-    """Ask for a `Snapshot` and a `Load` on the PUB socket: after a join, or after a gap in sequence numbers."""
+    """Ask for a `Load` at once and whenever it changes; with `keys` for a `Snapshot` before it, and its changes."""
+
+    keys: bool
 
 
 MAX_STEPS = 2048  # told of one sequence
@@ -177,7 +180,6 @@ class Stored(Message, frozen=True, kw_only=True):
     """Blocks that entered the prefix cache, as chained keys (see `prefixcache.affinity.block_keys`)."""
 
     engine: str
-    sequence: int
     keys: list[bytes]
 
 
@@ -185,7 +187,6 @@ class Evicted(Message, frozen=True, kw_only=True):
     """Blocks that left the prefix cache."""
 
     engine: str
-    sequence: int
     keys: list[bytes]
 
 
@@ -193,8 +194,6 @@ class Snapshot(Message, frozen=True, kw_only=True):
     """All blocks now in the prefix cache; replaces what was known of this engine."""
 
     engine: str
-    incarnation: str  # new for each start of the process
-    sequence: int
     block_size: int
     keys: list[bytes]
 
@@ -224,7 +223,7 @@ class Load(Message, frozen=True, kw_only=True):
     """How busy the engine is, and its counters since it started. Published on change, at most every 100 ms."""
 
     engine: str
-    incarnation: str
+    incarnation: str  # new for each start of the process
     running: int
     waiting: int
     blocks_total: int
@@ -264,8 +263,8 @@ class Load(Message, frozen=True, kw_only=True):
 
 
 ToEngine = Submit | Abort | Subscribe
-FromEngine = Outputs | Refused
 Event = Stored | Evicted | Snapshot | Load
+FromEngine = Outputs | Refused | Event
 
 
 class Band(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -308,8 +307,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     name: str  # of the replica: "7b/0"
     model: str  # folder with config.json and *.safetensors, or a .gguf file
-    address: str  # ROUTER: ipc://… or tcp://…
-    events: str  # PUB
+    socket: str  # path of the Unix socket that it listens on
     vocabulary: str  # file with a `Vocabulary`
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     quantization: Quantization = "none"  # of the weights, see `backends.models.formats`
@@ -336,23 +334,18 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     lease: str | None = None  # file shared by the engines of one host, see `backends.engine.lease`
 
 
-def ranks_path(address: str) -> Path:
-    """The file through which the ranks of the engine at `address` find each other. Raises as `socket_path`."""
-    return socket_path(address).with_suffix(".ranks")
+def ranks_path(socket: str) -> Path:
+    """The file through which the ranks of the engine at `socket` find each other. Raises as `socket_path`."""
+    return socket_path(socket).with_suffix(".ranks")
 
 
-def socket_path(address: str) -> Path:
-    """The file behind an `ipc://` address.
-
-    Raises ValueError for any other transport: a `tcp://` wire would be open to everybody who can reach the
-    port until it has CURVE keys. Raises it too for a path longer than a Unix socket can have.
-    """
-    scheme, _, path = address.partition("://")
-    if scheme != "ipc" or not path.startswith("/"):
-        raise ValueError(f"address {address!r}: only ipc:///… works; tcp:// wires need CURVE keys")
-    if len(path.encode()) > MAX_SOCKET_PATH:
-        raise ValueError(f"address {address!r}: the path of a socket has at most {MAX_SOCKET_PATH} bytes")
-    return Path(path)
+def socket_path(socket: str) -> Path:
+    """Raises ValueError for a path that is not absolute, or longer than a Unix socket can have."""
+    if not socket.startswith("/"):
+        raise ValueError(f"socket {socket!r}: the path must be absolute")
+    if len(socket.encode()) > MAX_SOCKET_PATH:
+        raise ValueError(f"socket {socket!r}: the path has at most {MAX_SOCKET_PATH} bytes")
+    return Path(socket)
 
 
 def encode(message: Message) -> bytes:
@@ -370,12 +363,6 @@ def decode_from_engine(data: bytes) -> FromEngine:
     return _from_engine.decode(data)
 
 
-def decode_event(data: bytes) -> Event:
-    """Raises msgspec.ValidationError or msgspec.DecodeError on anything that is not an `Event`."""
-    return _event.decode(data)
-
-
 _encoder = msgspec.msgpack.Encoder()
 _to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)
 _from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
-_event: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)

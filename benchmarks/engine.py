@@ -50,7 +50,7 @@ class Ours:
 
     def __init__(self, folder: Path, threads: int) -> None:
         self.config = EngineConfig(
-            name="bench", model=str(folder), address="", events="", vocabulary="",
+            name="bench", model=str(folder), socket="", vocabulary="",
             kv_blocks=KV_BLOCKS, cores=threads, interactive_sequences=REQUESTS,
             bands=(Band(rows=REQUESTS, ttft_ms=1000),), step_budget_ms=1000,  # the whole load at once, nobody waits
         )  # fmt: skip

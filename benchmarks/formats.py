@@ -142,7 +142,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     folder = model_folder(parser, options.model, "--model")
-    check_engine(parser, EngineConfig(name="bench", model=str(folder), address="", events="", vocabulary=""))
+    check_engine(parser, EngineConfig(name="bench", model=str(folder), socket="", vocabulary=""))
     check_tokenizer(parser, folder, "--model")
     torch.set_num_threads(options.threads)
     ids = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).encode(TEXT.read_text()).ids

@@ -54,7 +54,7 @@ class Bench:
 
     def __init__(self, folder: Path, threads: int) -> None:
         self._config = EngineConfig(
-            name="bench", model=str(folder), address="", events="", vocabulary="", cores=threads,
+            name="bench", model=str(folder), socket="", vocabulary="", cores=threads,
             kv_blocks=KV_BLOCKS, quantization="auto",
         )  # fmt: skip
         self._runner, _, self._vocabulary, self._context = load_runner(self._config)

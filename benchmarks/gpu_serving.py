@@ -70,7 +70,7 @@ class Server:
         self.model, self.answer = model, answer
         device = model.embedding.device
         self.config = EngineConfig(
-            name="bench", model="", address="", events="", vocabulary="", device=str(device),
+            name="bench", model="", socket="", vocabulary="", device=str(device),
             kv_blocks=(sequences + 1) * -(-(PROMPT + answer) // 16) + 1, max_sequences=sequences,
             interactive_sequences=sequences, bands=(Band(rows=sequences, ttft_ms=1000),), step_budget_ms=1000,
         )  # fmt: skip

@@ -48,7 +48,7 @@ class Bench:
     def __init__(self, folder: Path, threads: int, long: int) -> None:
         self._long = long
         self._config = EngineConfig(
-            name="bench", model=str(folder), address="", events="", vocabulary="", cores=threads,
+            name="bench", model=str(folder), socket="", vocabulary="", cores=threads,
             kv_blocks=(STREAMS * CONTEXT + long) // 16 + 64,
             bands=(Band(rows=2 * STREAMS, ttft_ms=200),),  # so that the prompt need not wait for a stream to end
         )  # fmt: skip

@@ -60,7 +60,7 @@ class Bench:
 
     def __init__(self, folder: Path, threads: int) -> None:
         config = EngineConfig(
-            name="bench", model=str(folder), address="", events="", vocabulary="", cores=threads,
+            name="bench", model=str(folder), socket="", vocabulary="", cores=threads,
             kv_blocks=KV_BLOCKS,
         )  # fmt: skip
         runner, _, self._vocabulary, context = load_runner(config)

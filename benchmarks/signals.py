@@ -49,8 +49,7 @@ def decoder(folder: Path) -> ModelRunner:
     config = EngineConfig(
         name="signals",
         model=str(folder),
-        address="",
-        events="",
+        socket="",
         vocabulary="",
         dtype="bfloat16",
         block_size=BLOCK,

@@ -234,7 +234,7 @@ def config_of(parser: argparse.ArgumentParser, options: argparse.Namespace) -> E
     """As asked for, and known to be possible."""
     folder = model_folder(parser, options.target, "--target")
     config = EngineConfig(
-        name="bench", model=str(folder), address="", events="", vocabulary="", kv_blocks=256, cores=2,
+        name="bench", model=str(folder), socket="", vocabulary="", kv_blocks=256, cores=2,
         speculation=Speculation(method=options.method), **told(options.quantization),
     )  # fmt: skip
     check_engine(parser, config)

@@ -116,7 +116,7 @@ class Bench:
 def config_of(model: str, quantization: str, threads: int) -> EngineConfig:
     most = max(LIMITS)
     return EngineConfig(
-        name="bench", model=model, address="", events="", vocabulary="", cores=threads,
+        name="bench", model=model, socket="", vocabulary="", cores=threads,
         **told(quantization), kv_cache="bf16", kv_blocks=most * PER_ROW,
         interactive_sequences=most, bands=(Band(rows=most, ttft_ms=1000),), step_budget_ms=1000,
     )  # fmt: skip

@@ -54,7 +54,7 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.config = EngineConfig(
-            name="bench", model=str(folder), address="", events="", vocabulary="", kv_blocks=256, cores=2
+            name="bench", model=str(folder), socket="", vocabulary="", kv_blocks=256, cores=2
         )
         tokenizer = Tokenizer(folder)
         self.vocabulary = Vocabulary(tokenizer.vocabulary(), tokenizer.names())

@@ -120,7 +120,7 @@ class Comparison:
     def __init__(self, folder: Path, quantization: Quantization, steps: int) -> None:
         self._steps, self._quantization = steps, quantization
         config = EngineConfig(
-            name="bench", model=str(folder / "model"), address="", events="", vocabulary="", dtype="float32",
+            name="bench", model=str(folder / "model"), socket="", vocabulary="", dtype="float32",
             quantization=quantization, kv_blocks=max(SEQUENCES) * -(-(steps + 1) // 16),
         )  # fmt: skip
         self._alone, *_ = load_runner(config)

@@ -36,8 +36,7 @@ def configs(folder: Path, model: Path, cores: int) -> list[EngineConfig]:
         EngineConfig(
             name=name,
             model=str(model),
-            address=f"ipc://{folder}/{name}.router",
-            events=f"ipc://{folder}/{name}.pub",
+            socket=f"{folder}/{name}.socket",
             vocabulary=f"{folder}/{name}.vocabulary",
             kv_blocks=2 * STREAMS * (PROMPT + ANSWER) // 16,
             cores=cores,

@@ -111,8 +111,7 @@ def engine_config(name: str, engine: Engine, model: Path, runtime: str) -> Engin
     return EngineConfig(
         name=name,
         model=str(model),
-        address=f"ipc://{runtime}.work",
-        events=f"ipc://{runtime}.events",
+        socket=f"{runtime}.socket",
         vocabulary=f"{runtime}.vocabulary",
         block_size=BLOCK_SIZE,
         kv_blocks=engine.kv_tokens // BLOCK_SIZE,

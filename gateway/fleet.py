@@ -114,11 +114,11 @@ class Fleet:
     def _event(self, event: Event) -> None:
         match event:
             case Snapshot():
-                self._affinity.snapshot(event.engine, event.sequence, event.keys)
+                self._affinity.snapshot(event.engine, event.keys)
             case Stored():
-                self._affinity.stored(event.engine, event.sequence, event.keys)
+                self._affinity.stored(event.engine, event.keys)
             case Evicted():
-                self._affinity.evicted(event.engine, event.sequence, event.keys)
+                self._affinity.evicted(event.engine, event.keys)
 
 
 def _servers(tier: Tier) -> list[RemoteBackend]:

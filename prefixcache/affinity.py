@@ -6,7 +6,6 @@ So a key that is present says that a whole prefix is, and nobody can compute a t
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 from prefixcache.tokens import WIDTH, pack
 
@@ -35,40 +34,23 @@ def _salt_key(salt: bytes) -> bytes:
     return hashlib.sha256(b"salt" + len(salt).to_bytes(8, "little") + salt).digest()[:DIGEST]
 
 
-@dataclass(slots=True)
-class _Replica:
-    sequence: int
-    keys: set[bytes] = field(default_factory=set)
-
-
 class Affinity:
-    """What is known of every replica's cache.
-
-    Changes carry a number that counts up by one. After a gap, and before the first snapshot, what is known is still
-    the best guess; the methods then return True, once, and the caller asks the replica for a snapshot.
-    """
+    """What is known of every replica's cache."""
 
     def __init__(self) -> None:
-        self._replicas: dict[str, _Replica] = {}
+        self._replicas: dict[str, set[bytes]] = {}
 
-    def snapshot(self, replica: str, sequence: int, keys: Iterable[bytes]) -> bool:
-        """All that the replica holds after change number `sequence`. Mends any gap, so it returns False."""
-        self._replicas[replica] = _Replica(sequence, set(keys))
-        return False
+    def snapshot(self, replica: str, keys: Iterable[bytes]) -> None:
+        """All that the replica holds now."""
+        self._replicas[replica] = set(keys)
 
-    def stored(self, replica: str, sequence: int, keys: Iterable[bytes]) -> bool:
-        """Blocks that the replica holds from now on. Returns whether changes before this one are missing."""
-        known, gap = self._advance(replica, sequence)
-        if known is not None:
-            known.update(keys)
-        return gap
+    def stored(self, replica: str, keys: Iterable[bytes]) -> None:
+        """Blocks that the replica holds from now on."""
+        self._replicas.setdefault(replica, set()).update(keys)
 
-    def evicted(self, replica: str, sequence: int, keys: Iterable[bytes]) -> bool:
-        """Blocks that the replica no longer holds. Returns whether changes before this one are missing."""
-        known, gap = self._advance(replica, sequence)
-        if known is not None:
-            known.difference_update(keys)
-        return gap
+    def evicted(self, replica: str, keys: Iterable[bytes]) -> None:
+        """Blocks that the replica no longer holds."""
+        self._replicas.setdefault(replica, set()).difference_update(keys)
 
     def forget(self, replica: str) -> None:
         """The replica is gone, and its cache with it. Unknown names are ignored."""
@@ -76,19 +58,7 @@ class Affinity:
 
     def lookup(self, keys: Sequence[bytes]) -> dict[str, int]:
         """For each replica, how many of the leading `keys` it holds without a hole."""
-        return {name: _leading(keys, replica.keys) for name, replica in self._replicas.items()}
-
-    def _advance(self, replica: str, sequence: int) -> tuple[set[bytes] | None, bool]:
-        """The keys to change, None for a change that a snapshot already contains; and whether there is a gap."""
-        known = self._replicas.get(replica)
-        if known is None:
-            known = self._replicas[replica] = _Replica(sequence)
-            return known.keys, True
-        if sequence <= known.sequence:
-            return None, False
-        gap = sequence != known.sequence + 1
-        known.sequence = sequence
-        return known.keys, gap
+        return {name: _leading(keys, held) for name, held in self._replicas.items()}
 
 
 def _leading(keys: Sequence[bytes], held: set[bytes]) -> int:

@@ -14,20 +14,19 @@ import signal
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, Protocol
 
 import msgspec
-import zmq
 
 from backends.engine.faults import Fault, fault_from
 from backends.engine.lease import Lease
+from backends.engine.mailbox import Mailbox
 from backends.parentage import die_with
 from backends.wire import (
     Abort,
     EngineConfig,
-    Event,
     Evicted,
     FromEngine,
     Load,
@@ -45,8 +44,9 @@ from backends.wire import (
 )
 
 LOAD_INTERVAL = 0.1  # seconds between two Loads of a busy engine
-BURST = 256  # messages taken between two steps, so that a flood cannot keep the engine from stepping
-MAX_MESSAGE = 64 * 1024 * 1024  # bytes
+BEHIND = (
+    1024 * 1024
+)  # bytes that a subscriber has not read, from which on it is told nothing new until it has
 SPIN_COUNT = (
     2000  # of a waiting OpenMP thread: short, then it sleeps and leaves its core to the other engines
 )
@@ -78,12 +78,7 @@ class Steps(Protocol):
 
 
 class EngineLoop:
-    """Joins an engine to its sockets.
-
-    The ROUTER drops what it cannot deliver only after it has said so (ROUTER_MANDATORY): a sender that is gone has
-    its generations aborted. Its queues have no limit, since the answers are limited by what was asked for; with a
-    limit, one gateway that does not read would stop the answers to all others.
-    """
+    """Joins an engine to its mailbox: what a sender that is gone has submitted is aborted."""
 
     def __init__(
         self,
@@ -92,7 +87,7 @@ class EngineLoop:
         set_threads: Callable[[int], None],
         fault: Fault | None = None,
     ) -> None:
-        """Raises OSError when the lease cannot be opened."""
+        """Raises ValueError on a bad path of the socket, OSError when socket or lease cannot be opened."""
         self._config = config
         self._engine = engine
         self._set_threads = set_threads
@@ -100,34 +95,13 @@ class EngineLoop:
         self._lease = Lease(Path(config.lease), config.cores) if config.lease else None
         self._threads = 0
         self._incarnation = secrets.token_hex(8)
-        self._sequence = 0
-        self._snapshot_due = False
+        self._subscribers: dict[bytes, bool] = {}  # by sender: whether it is told of the cache, too
+        self._behind: set[bytes] = set()  # of these
         self._load: Load | None = None
         self._load_time = 0.0
         self._worked = False
-        self._context = zmq.Context()
-        self._context.linger = 0  # of its sockets: an engine that ends waits for nobody
-        self._router = self._context.socket(zmq.ROUTER)
-        self._events = self._context.socket(zmq.PUB)
-
-    def bind(self) -> None:
-        """Open both sockets, for this user alone. What lies at their paths is replaced; nobody removes them here.
-
-        Raises ValueError on a bad address, zmq.ZMQError where no socket can be made.
-        """
-        self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._router.setsockopt(zmq.SNDHWM, 0)
-        self._router.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE)
-        before = os.umask(0o177)
-        try:
-            for socket, address in (
-                (self._router, self._config.address),
-                (self._events, self._config.events),
-            ):
-                socket_path(address)
-                socket.bind(address)
-        finally:
-            os.umask(before)
+        self._mailbox = Mailbox(socket_path(config.socket))
+        self._mailbox.bind()
 
     def run(self) -> NoReturn:
         """For ever. An exception out of the engine ends it."""
@@ -141,26 +115,28 @@ class EngineLoop:
 
     def _receive(self) -> None:
         """Take what has arrived. With nothing to do, sleep until something does."""
-        if not self._engine.has_work:
-            if self._lease is not None:
-                self._lease.release()
-            self._router.poll()
-        for _ in range(BURST):
-            try:
-                frames = self._router.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            self._handle(frames)
+        rests = not self._engine.has_work
+        if rests and self._lease is not None:
+            self._lease.release()
+        for sender, body in self._mailbox.receive(wait=rests):
+            if body is None:
+                self._lose(sender)
+            else:
+                self._handle(sender, body)
 
-    def _handle(self, frames: Sequence[bytes]) -> None:
+    def _lose(self, sender: bytes) -> None:
+        self._subscribers.pop(sender, None)
+        self._behind.discard(sender)
+        self._engine.abort_sender(sender)
+
+    def _handle(self, sender: bytes, body: bytes) -> None:
         """A message that makes no sense is dropped; it can come from nobody whose answer we could save."""
         try:
-            sender, body = frames
             message = decode_to_engine(body)
-        except (ValueError, msgspec.MsgspecError) as error:
-            _log.warning("dropped a malformed message of %d frames: %s", len(frames), error)
-            return
-        self._apply(sender, message)
+        except msgspec.MsgspecError as error:
+            _log.warning("dropped a malformed message of %d bytes: %s", len(body), error)
+        else:
+            self._apply(sender, message)
 
     def _apply(self, sender: bytes, message: ToEngine) -> None:
         match message:
@@ -170,8 +146,9 @@ class EngineLoop:
                     self._answer(sender, refused)
             case Abort(id=id):
                 self._engine.abort(sender, id)
-            case Subscribe():
-                self._snapshot_due = True
+            case Subscribe(keys=keys):
+                self._subscribers[sender] = keys
+                self._tell_all(sender)
 
     def _step(self) -> None:
         self._worked = True
@@ -196,57 +173,62 @@ class EngineLoop:
             self._threads = threads
 
     def _answer(self, sender: bytes, message: FromEngine) -> None:
-        try:
-            self._router.send_multipart([sender, encode(message)], zmq.NOBLOCK)
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:
-                raise
-            self._engine.abort_sender(sender)
+        self._mailbox.send(sender, encode(message))
 
     def _publish(self) -> None:
-        """Tell the subscribers what has changed, or all there is when one of them asked."""
+        """Tell the subscribers what has changed, and all there is where one had not read and now has."""
         name = self._config.name
         stored, evicted = self._engine.cache_changes()
         if evicted:
-            self._sequence += 1
-            self._event(Evicted(engine=name, sequence=self._sequence, keys=evicted))
+            self._tell(Evicted(engine=name, keys=evicted))
         if stored:
-            self._sequence += 1
-            self._event(Stored(engine=name, sequence=self._sequence, keys=stored))
-        if self._snapshot_due:
-            self._event(self._snapshot())
+            self._tell(Stored(engine=name, keys=stored))
         self._report()
-
-    def _snapshot(self) -> Snapshot:
-        return Snapshot(
-            engine=self._config.name,
-            incarnation=self._incarnation,
-            sequence=self._sequence,
-            block_size=self._config.block_size,
-            keys=self._engine.cache_keys(),
-        )
+        for sender in [sender for sender in self._behind if not self._mailbox.backlog(sender)]:
+            self._behind.discard(sender)
+            self._tell_all(sender)
 
     def _report(self) -> None:
-        """Publish the load: when asked, when the engine falls idle, else on change and not too often.
+        """Publish the load: when the engine falls idle, else on change and not too often.
 
         It is told too when the engine takes up work, see `run`; so the last one always says whether it works.
         """
         fell_idle = self._worked and not self._engine.has_work
-        due = self._snapshot_due or fell_idle
-        self._worked, self._snapshot_due = self._engine.has_work, False
-        if due:
+        self._worked = self._engine.has_work
+        if fell_idle:
             self._tell_load()
         elif time.monotonic() - self._load_time >= LOAD_INTERVAL:
             self._tell_load(unless=self._load)
 
     def _tell_load(self, unless: Load | None = None) -> None:
-        load = msgspec.structs.replace(self._engine.load(), incarnation=self._incarnation)
+        load = self._loaded()
         if load != unless:
-            self._event(load)
+            self._tell(load)
             self._load, self._load_time = load, time.monotonic()
 
-    def _event(self, event: Event) -> None:
-        self._events.send(encode(event))
+    def _loaded(self) -> Load:
+        return msgspec.structs.replace(self._engine.load(), incarnation=self._incarnation)
+
+    def _tell(self, event: Load | Stored | Evicted) -> None:
+        """Whoever wants to know and reads what it is told."""
+        body, of_the_cache = encode(event), not isinstance(event, Load)
+        for sender, keys in self._subscribers.items():
+            if sender in self._behind or (of_the_cache and not keys):
+                continue
+            if self._mailbox.backlog(sender) > BEHIND:
+                self._behind.add(sender)
+            else:
+                self._mailbox.send(sender, body)
+
+    def _tell_all(self, sender: bytes) -> None:
+        if self._subscribers[sender]:
+            self._mailbox.send(sender, encode(self._snapshot()))
+        self._mailbox.send(sender, encode(self._loaded()))
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(
+            engine=self._config.name, block_size=self._config.block_size, keys=self._engine.cache_keys()
+        )
 
 
 def main(build: Callable[[EngineConfig], tuple[Steps, Callable[[int], None]]]) -> NoReturn:
@@ -275,7 +257,6 @@ def main(build: Callable[[EngineConfig], tuple[Steps, Callable[[int], None]]]) -
             sys.exit(str(error))
         raise
     loop = EngineLoop(config, engine, set_threads, fault_from(os.environ))
-    loop.bind()
     gc.collect()
     gc.freeze()  # libraries are a quarter of a million objects; going through them would hold up a step for long
     loop.run()

@@ -76,7 +76,7 @@ def own_words(
     starts = starts_of(tokenizer, length)
     rows = min(_ROWS, samples)
     config = EngineConfig(
-        name="calibration", model=str(folder), address="", events="", vocabulary="", device=device,
+        name="calibration", model=str(folder), socket="", vocabulary="", device=device,
         quantization="auto" if device == "cpu" and cpu_has_avx2() else "none",
         kv_blocks=rows * (-(-2 * length // 16) + 1), bands=(Band(rows=rows, ttft_ms=60_000),),
         interactive_sequences=rows, max_waiting=samples, tenant_share=1.0, session_share=1.0, step_budget_ms=5_000,

@@ -12,7 +12,7 @@ class Ours:
     def __init__(self, task: Task) -> None:
         plain = task.format == "bf16"
         config = EngineConfig(
-            name="bench", model=task.model, address="", events="", vocabulary="", cores=task.threads,
+            name="bench", model=task.model, socket="", vocabulary="", cores=task.threads,
             kv_blocks=KV_TOKENS // 16, kv_cache="bf16", interactive_sequences=MOST,
             dtype="bfloat16" if plain else "auto",
             quantization="none" if plain else "auto" if task.format == "int4" else "int8",

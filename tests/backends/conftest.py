@@ -32,13 +32,12 @@ def runtime() -> Iterator[Path]:
 
 @pytest.fixture
 def engine_config(runtime: Path) -> Callable[..., EngineConfig]:
-    """Configs with addresses in the runtime folder: `engine_config("7b/0", model="quick")`."""
+    """Configs with sockets in the runtime folder: `engine_config("7b/0", model="quick")`."""
 
     def make(name: str = "e/0", model: str = "fake", **fields: object) -> EngineConfig:
         stem = runtime / name.replace("/", "-")
         defaults = {
-            "address": f"ipc://{stem}.router",
-            "events": f"ipc://{stem}.pub",
+            "socket": f"{stem}.socket",
             "vocabulary": str(runtime / "vocabulary"),
         }
         return EngineConfig(name=name, model=model, **{**defaults, **fields})  # type: ignore[arg-type]

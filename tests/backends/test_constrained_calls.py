@@ -50,7 +50,7 @@ class Model:
         (folder / "tokenizer_config.json").write_bytes(msgspec.json.encode({"chat_template": "{{ tools }}"}))
         self.tokenizer = Tokenizer(folder)
         config = EngineConfig(
-            name="e", model=str(weights), address="", events="", vocabulary="", dtype="float32", kv_blocks=512
+            name="e", model=str(weights), socket="", vocabulary="", dtype="float32", kv_blocks=512
         )
         runner, _, size, length = load_runner(config, 259)
         vocabulary = Vocabulary(self.tokenizer.vocabulary(), self.tokenizer.names())

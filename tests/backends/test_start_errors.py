@@ -24,7 +24,7 @@ from backends.wire import EngineConfig
 def test_a_mistake_is_one_line(letters_model: Path, tmp_path: Path, wrong: dict[str, Any], told: str) -> None:
     write_vocabulary(Tokenizer(letters_model), tmp_path / "vocabulary")
     config = EngineConfig(
-        name="7b/0", model=str(letters_model), address=f"ipc://{tmp_path}/a", events=f"ipc://{tmp_path}/e",
+        name="7b/0", model=str(letters_model), socket=f"{tmp_path}/s",
         vocabulary=str(tmp_path / "vocabulary"), kv_blocks=64,
     )  # fmt: skip
     file = tmp_path / "config.json"

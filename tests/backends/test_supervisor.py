@@ -91,7 +91,7 @@ async def test_an_engine_that_cannot_start_says_why(
     )
     assert "Traceback" in log[0]
     assert supervisor.pids == {}
-    assert not list(runtime.glob("*.router"))
+    assert not list(runtime.glob("*.socket"))
 
 
 async def test_an_engine_that_takes_too_long_is_given_up(
@@ -164,7 +164,7 @@ def test_engines_die_with_a_killed_supervisor(
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("field", ["name", "address", "events"])
+@pytest.mark.parametrize("field", ["name", "socket"])
 def test_engines_must_not_share(engine_config: Config, field: str) -> None:
     one, other = engine_config("7b/0"), engine_config("13b/0")
     other = msgspec.structs.replace(other, **{field: getattr(one, field)})
@@ -172,9 +172,9 @@ def test_engines_must_not_share(engine_config: Config, field: str) -> None:
         Supervisor([one, other])
 
 
-def test_addresses_are_checked_at_once(engine_config: Config) -> None:
-    with pytest.raises(ValueError, match="CURVE"):
-        Supervisor([engine_config(address="tcp://127.0.0.1:5555")])
+def test_paths_of_sockets_are_checked_at_once(engine_config: Config) -> None:
+    with pytest.raises(ValueError, match="absolute"):
+        Supervisor([engine_config(socket="relative")])
 
 
 async def test_vocabularies_are_written_and_removed(

@@ -65,9 +65,7 @@ def test_every_query_chooses_job_and_gateway_in_every_selector(dashboard: dict[s
 def test_every_query_asks_for_series_that_are_there_from_the_first_scrape(dashboard: dict[str, Any]) -> None:
     page = Metrics(["7b", "70b"], {"7b/0": "m"}, ["t"], shadows=["cheap"])
     drafting = Speculation(method="both", draft="")
-    page.describe(
-        EngineConfig(name="7b/0", model="", address="", events="", vocabulary="", speculation=drafting)
-    )
+    page.describe(EngineConfig(name="7b/0", model="", socket="", vocabulary="", speculation=drafting))
     told = {line.split("{")[0].split(" ")[0] for line in page.render().decode().splitlines()}
     # Of real backends.
     watched = {"headrace_backend_inflight", "headrace_backend_up", "headrace_breaker_open"}

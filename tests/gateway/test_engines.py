@@ -30,7 +30,7 @@ def test_an_engine_gets_what_the_configuration_says() -> None:
     assert (made.model, made.kv_blocks, made.block_size, made.cores) == ("/models/m", 200, 16, 5)
     assert made.bands == (wire.Band(rows=4, ttft_ms=90),)
     assert made.speculation == wire.Speculation(method="ngram", max_tokens=5, max_sequences=3)
-    assert (made.address, made.lease) == ("ipc:///run/x/3.work", "/run/x/cores.lease")
+    assert (made.socket, made.lease) == ("/run/x/3.socket", "/run/x/cores.lease")
 
 
 def test_a_model_that_drafts_is_found_where_the_others_are(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def load(incarnation: str = "a", **counts: Any) -> Load:
 
 
 def described(engine: str, **fields: Any) -> EngineConfig:
-    return EngineConfig(name=engine, model="", address="", events="", vocabulary="", **fields)
+    return EngineConfig(name=engine, model="", socket="", vocabulary="", **fields)
 
 
 @pytest.fixture

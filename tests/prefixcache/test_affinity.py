@@ -42,58 +42,34 @@ def test_a_block_size_below_one_is_an_error() -> None:
 
 def test_lookup_counts_leading_keys_without_a_hole() -> None:
     affinity = Affinity()
-    affinity.snapshot("7b/0", 0, [b"1", b"2", b"4"])
-    affinity.snapshot("7b/1", 0, [b"2"])
+    affinity.snapshot("7b/0", [b"1", b"2", b"4"])
+    affinity.snapshot("7b/1", [b"2"])
     assert affinity.lookup([b"1", b"2", b"3", b"4"]) == {"7b/0": 2, "7b/1": 0}
     assert affinity.lookup([b"1", b"2"]) == {"7b/0": 2, "7b/1": 0}
     assert affinity.lookup([]) == {"7b/0": 0, "7b/1": 0}
 
 
-def test_changes_in_order_are_applied_and_no_gap() -> None:
+def test_changes_are_applied_in_their_order() -> None:
     affinity = Affinity()
-    assert not affinity.snapshot("a", 7, [b"1"])
-    assert not affinity.stored("a", 8, [b"2", b"3"])
-    assert not affinity.evicted("a", 9, [b"3"])
+    affinity.snapshot("a", [b"1"])
+    affinity.stored("a", [b"2", b"3"])
+    affinity.evicted("a", [b"3"])
     assert affinity.lookup([b"1", b"2", b"3"]) == {"a": 2}
+    affinity.evicted("a", [b"1"])
+    affinity.stored("a", [b"3"])
+    assert affinity.lookup([b"1", b"2", b"3"]) == {"a": 0}
 
 
-def test_a_gap_is_told_once_and_mended_by_a_snapshot() -> None:
+def test_a_snapshot_replaces_what_was_known() -> None:
     affinity = Affinity()
-    affinity.snapshot("a", 1, [b"1"])
-    assert affinity.stored("a", 3, [b"2"])
-    assert not affinity.stored("a", 4, [b"3"])
-    assert affinity.lookup([b"1", b"2", b"3"]) == {"a": 3}
-    affinity.snapshot("a", 5, [b"1"])
-    assert not affinity.stored("a", 6, [b"2"])
-    assert affinity.lookup([b"1", b"2", b"3"]) == {"a": 2}
-
-
-def test_a_change_before_any_snapshot_is_a_gap() -> None:
-    affinity = Affinity()
-    assert affinity.stored("a", 5, [b"1"])
-    assert not affinity.evicted("a", 6, [b"1"])
-    assert affinity.lookup([b"1"]) == {"a": 0}
-
-
-def test_changes_that_a_snapshot_contains_are_not_applied_again() -> None:
-    affinity = Affinity()
-    affinity.snapshot("a", 5, [b"1"])
-    assert not affinity.evicted("a", 5, [b"1"])
-    assert not affinity.stored("a", 4, [b"2"])
+    affinity.stored("a", [b"1", b"2"])
+    affinity.snapshot("a", [b"1"])
     assert affinity.lookup([b"1", b"2"]) == {"a": 1}
-
-
-def test_a_restarted_engine_begins_again_at_a_lower_number() -> None:
-    affinity = Affinity()
-    affinity.snapshot("a", 500, [b"1"])
-    affinity.snapshot("a", 0, [])
-    assert not affinity.stored("a", 1, [b"1"])
-    assert affinity.lookup([b"1"]) == {"a": 1}
 
 
 def test_a_forgotten_replica_holds_nothing() -> None:
     affinity = Affinity()
-    affinity.snapshot("a", 0, [b"1"])
+    affinity.snapshot("a", [b"1"])
     affinity.forget("a")
     affinity.forget("never seen")
     assert affinity.lookup([b"1"]) == {}

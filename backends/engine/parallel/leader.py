@@ -150,7 +150,7 @@ def lead(
     What can be wrong without a look at the tensors, such as what the ranks cannot divide, is raised before they start.
     """
     describe(config, Shard(0, config.tensor_parallel))
-    workers = Workers(config.tensor_parallel, ranks_path(config.address))
+    workers = Workers(config.tensor_parallel, ranks_path(config.socket))
     runner, loaded = workers.load(config, vocab_size)
     return runner, loaded.eos, loaded.model.vocab_size, loaded.length
 

@@ -206,7 +206,7 @@ class Rig:
             "speculation": Speculation(gated=False),
             **config,
         }
-        self.config = EngineConfig(name="e/0", model="", address="", events="", vocabulary="", **fields)
+        self.config = EngineConfig(name="e/0", model="", socket="", vocabulary="", **fields)
         self.runner = FakeRunner([[UNWRITTEN] * self.config.block_size for _ in range(self.config.kv_blocks)])
         self.now = 1000.0
         self.engine = Engine(

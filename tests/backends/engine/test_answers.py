@@ -72,14 +72,12 @@ class Model:
         self._oracle = AutoModelForCausalLM.from_config(shape, dtype=torch.float32).eval()
         self._oracle.save_pretrained(folder)
         config = EngineConfig(
-            name="e", model=str(folder), address="", events="", vocabulary="", dtype="float32", kv_blocks=64
+            name="e", model=str(folder), socket="", vocabulary="", dtype="float32", kv_blocks=64
         )
         self.runner, *_ = load_runner(config)
 
     def engine(self, **fields: Any) -> Engine:
-        config = EngineConfig(
-            name="e", model="", address="", events="", vocabulary="", **{"kv_blocks": 64, **fields}
-        )
+        config = EngineConfig(name="e", model="", socket="", vocabulary="", **{"kv_blocks": 64, **fields})
         eos, compile = frozenset({END}), COMPILER.compile
         return Engine(config, self.runner, SPELLED, eos, VOCABULARY, CONTEXT, compile=compile)
 

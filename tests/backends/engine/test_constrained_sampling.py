@@ -49,9 +49,7 @@ def runner(
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     path = write_gguf(tmp_path_factory.mktemp("gguf") / "model.gguf", "llama", "F32")
-    config = EngineConfig(
-        name="e", model=str(path), address="", events="", vocabulary="", dtype="float32", kv_blocks=64
-    )
+    config = EngineConfig(name="e", model=str(path), socket="", vocabulary="", dtype="float32", kv_blocks=64)
     made, *_ = load_runner(config, SIZE)
     yield made
     torch.set_num_threads(before)
@@ -63,9 +61,7 @@ def engine(runner: ModelRunner) -> Callable[..., Engine]:
     compiler = GrammarCompiler(vocabulary, eos, SIZE)
 
     def make(**fields: Any) -> Engine:
-        config = EngineConfig(
-            name="e", model="", address="", events="", vocabulary="", **{"kv_blocks": 64, **fields}
-        )
+        config = EngineConfig(name="e", model="", socket="", vocabulary="", **{"kv_blocks": 64, **fields})
         return Engine(config, runner, DATA, eos, SIZE, CONTEXT, compile=compiler.compile)
 
     return make

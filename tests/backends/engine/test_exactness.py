@@ -110,7 +110,7 @@ def make_engine(smollm2_folder: Path) -> Iterator[Callable[..., Engine]]:
 
     def make(*drafters: Drafter, token_budget: int = 512, kv_blocks: int = 512) -> Engine:
         config = EngineConfig(
-            name="exact", model=str(smollm2_folder), address="", events="", vocabulary="", dtype="float32",
+            name="exact", model=str(smollm2_folder), socket="", vocabulary="", dtype="float32",
             kv_blocks=kv_blocks, token_budget=token_budget, speculation=Speculation(gated=False),
         )  # fmt: skip
         if kv_blocks not in loaded:

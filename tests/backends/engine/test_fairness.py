@@ -23,9 +23,7 @@ class Plan:
         self, make: Make, blocks: int = 4096, budget: int = 16, rows: int = 128, **options: Any
     ) -> None:
         fields: dict[str, Any] = {"bands": (Band(rows=rows, ttft_ms=100),), "max_sequences": rows} | options
-        config = EngineConfig(
-            name="e/0", model="", address="", events="", vocabulary="", token_budget=budget, **fields
-        )
+        config = EngineConfig(name="e/0", model="", socket="", vocabulary="", token_budget=budget, **fields)
         self.scheduler = Scheduler(BlockCache(blocks, BLOCK), config, CostModel())
         self.make = make
         self.made: list[Sequence] = []

@@ -38,7 +38,7 @@ def make_runner(
 
     def make(kv_cache: KVFormat, dtype: str = "float32", blocks: int = 64) -> ModelRunner:
         config = EngineConfig(
-            name="e", model=str(path), address="", events="", vocabulary="",
+            name="e", model=str(path), socket="", vocabulary="",
             dtype=dtype, kv_cache=kv_cache, kv_blocks=blocks,  # type: ignore[arg-type]
         )  # fmt: skip
         return load_runner(config, SIZE)[0]
@@ -54,7 +54,7 @@ def runner(make_runner: MakeRunner, request: pytest.FixtureRequest) -> ModelRunn
 
 def engine_of(runner: ModelRunner, *drafters: Drafter, blocks: int = 64, budget: int = 512) -> Engine:
     config = EngineConfig(
-        name="e", model="", address="", events="", vocabulary="", kv_blocks=blocks, token_budget=budget,
+        name="e", model="", socket="", vocabulary="", kv_blocks=blocks, token_budget=budget,
         speculation=Speculation(gated=False, max_tokens=4),
     )  # fmt: skip
     return Engine(config, runner, [b"x"] * SIZE, frozenset(), SIZE, CONTEXT, drafters=drafters)

@@ -48,9 +48,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 def configure(saved: tuple[Path, Any]) -> Configure:
     def make(**fields: Any) -> EngineConfig:
         defaults = {"dtype": "float32", "kv_blocks": 64}
-        return EngineConfig(
-            name="e", model=str(saved[0]), address="", events="", vocabulary="", **{**defaults, **fields}
-        )
+        return EngineConfig(name="e", model=str(saved[0]), socket="", vocabulary="", **{**defaults, **fields})
 
     return make
 

@@ -16,7 +16,7 @@ Make = Callable[..., Sequence]
 
 def scheduler(blocks: int = 64, budget: int = 8, rows: int = 4, **options: Any) -> Scheduler:
     config = EngineConfig(
-        name="e/0", model="", address="", events="", vocabulary="",
+        name="e/0", model="", socket="", vocabulary="",
         token_budget=budget, max_sequences=rows, **options,
     )  # fmt: skip
     return Scheduler(BlockCache(blocks, 2), config, CostModel())

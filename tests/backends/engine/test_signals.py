@@ -19,9 +19,7 @@ PROMPT = [(7 * at * at + 3 * at) % 250 for at in range(20)]
 @pytest.fixture(scope="module")
 def runner(write_gguf: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> ModelRunner:
     path = write_gguf(tmp_path_factory.mktemp("gguf") / "model.gguf", "llama", "F32")
-    config = EngineConfig(
-        name="e", model=str(path), address="", events="", vocabulary="", dtype="float32", kv_blocks=64
-    )
+    config = EngineConfig(name="e", model=str(path), socket="", vocabulary="", dtype="float32", kv_blocks=64)
     made, *_ = load_runner(config, SIZE)
     return made
 

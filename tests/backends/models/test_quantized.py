@@ -71,7 +71,7 @@ def possible_here(quantization: Quantization) -> None:
 def tiny(tmp_path: Path, write_gguf: Callable[..., Path]) -> EngineConfig:
     """A model of four bits."""
     path = write_gguf(tmp_path / "tiny.gguf", format="Q4_1")
-    return EngineConfig(name="e/0", model=str(path), address="", events="", vocabulary="", kv_blocks=64)
+    return EngineConfig(name="e/0", model=str(path), socket="", vocabulary="", kv_blocks=64)
 
 
 def answer(runner: ModelRunner, prompts: list[list[int]], steps: int) -> list[list[int]]:

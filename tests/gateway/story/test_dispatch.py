@@ -185,8 +185,8 @@ async def test_the_replica_that_holds_the_prefix_is_taken(
 ) -> None:
     gateway = Gateway(tmp_path, [tier_of("7b", backend("7b/0"), backend("7b/1"), block_size=4)])
     ids = [ord(character) for character in "Who are you?"]
-    gateway.affinity.snapshot("7b/1", 1, block_keys(SALT, ids[:8], 4))
-    gateway.affinity.snapshot("7b/0", 1, block_keys(b"another tenant's salt", ids, 4))
+    gateway.affinity.snapshot("7b/1", block_keys(SALT, ids[:8], 4))
+    gateway.affinity.snapshot("7b/0", block_keys(b"another tenant's salt", ids, 4))
     answer = await gateway.run("Who are you?")
     assert answer.headers["x-headrace-reason"].endswith("8 of 12 prompt tokens cached")
     await answer.deltas.aclose()

@@ -74,7 +74,7 @@ def rig(tmp_path: Path, backend: Make, tier_of: Make) -> Rig:
 
 async def test_a_decision_says_what_it_was_made_by(rig: Rig) -> None:
     ids = [ord(character) for character in "Who are you?"]
-    rig.affinity.snapshot("7b/0", 1, block_keys(SALT, ids[:8], 4))
+    rig.affinity.snapshot("7b/0", block_keys(SALT, ids[:8], 4))
     decision = await rig.dispatcher.decide(rig.request("Who are you?"))
     assert decision.route.order == ("13b", "7b")
     assert decision.route.reason.startswith("13b: p=0.90 >= 0.70")

@@ -33,7 +33,7 @@ async def test_no_more_is_looked_up_than_fits(
     prompt = Prompt(messages=(), text="x" * length)
     encoded: Encoded = await encode(prompt, [tier])
     affinity = Asked()
-    affinity.snapshot("7b/0", 1, block_keys(SALT, [ord("x")] * 1000, 4))
+    affinity.snapshot("7b/0", block_keys(SALT, [ord("x")] * 1000, 4))
     encoded.look_up([tier], affinity, SALT)
     assert affinity.counts == [keys]
     assert encoded.cached == {"7b/0": cached}

@@ -53,9 +53,7 @@ def model() -> Decoder:
 
 
 def runner(make: Callable[..., Kernels], capture: Any = None) -> ModelRunner:
-    config = EngineConfig(
-        name="e", model="", address="", events="", vocabulary="", kv_blocks=8, max_sequences=3
-    )
+    config = EngineConfig(name="e", model="", socket="", vocabulary="", kv_blocks=8, max_sequences=3)
     made = ModelRunner(model(), config, make, capture)
     made.warm_up()
     return made

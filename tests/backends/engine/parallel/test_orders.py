@@ -60,6 +60,6 @@ def test_a_step_of_decoding_is_a_few_bytes_for_each_row() -> None:
 
 
 def test_orders_follow_one_another_until_nobody_gives_any() -> None:
-    config = EngineConfig(name="e", model="m", address="", events="", vocabulary="", tensor_parallel=2)
+    config = EngineConfig(name="e", model="m", socket="", vocabulary="", tensor_parallel=2)
     orders: list[Order] = [Load(config, None), step([Table(None, [1, 2])]), Load(config, 300), step([])]
     assert list(read(io.BytesIO(b"".join(map(write, orders))))) == orders

@@ -21,7 +21,7 @@ def config(write_gguf: Callable[..., Path], tmp_path: Path) -> Callable[..., Eng
     def make(method: str, **fields: Any) -> EngineConfig:
         speculation = Speculation(method=method, draft=model, **fields)  # type: ignore[arg-type]
         return EngineConfig(
-            name="e", model=model, address="", events="", vocabulary="", dtype="float32", kv_blocks=8,
+            name="e", model=model, socket="", vocabulary="", dtype="float32", kv_blocks=8,
             speculation=speculation,
         )  # fmt: skip
 

@@ -115,7 +115,7 @@ def load(
 
     def load(quantization: Quantization) -> ModelRunner:
         config = EngineConfig(
-            name="e", model=str(path), address="", events="", vocabulary="", dtype="float32", kv_blocks=64,
+            name="e", model=str(path), socket="", vocabulary="", dtype="float32", kv_blocks=64,
             quantization=quantization,
         )  # fmt: skip
         return load_runner(config, SIZE)[0]
@@ -147,7 +147,7 @@ def engines(runner: ModelRunner) -> Callable[..., Engine]:
     def make(*drafters: Drafter, **fields: Any) -> Engine:
         speculation = Speculation(gated=False, max_tokens=6, max_sequences=64)
         config = EngineConfig(
-            name="e", model="", address="", events="", vocabulary="", speculation=speculation,
+            name="e", model="", socket="", vocabulary="", speculation=speculation,
             **{"kv_blocks": 64, **fields},
         )  # fmt: skip
         return Engine(config, runner, DATA, eos, SIZE, CONTEXT, compile=compiler.compile, drafters=drafters)

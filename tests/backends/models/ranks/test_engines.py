@@ -50,7 +50,7 @@ def config(request: pytest.FixtureRequest, save_model: Callable[..., tuple[Path,
         num_hidden_layers=2,
     )
     return EngineConfig(
-        name="e", model=str(folder), address="", events="", vocabulary="", dtype="float32",
+        name="e", model=str(folder), socket="", vocabulary="", dtype="float32",
         quantization=request.param, kv_blocks=20, token_budget=24, speculation=Speculation(method="ngram", gated=False),
     )  # fmt: skip
 

@@ -52,7 +52,7 @@ Save = Callable[..., tuple[Path, Any]]
 
 def config_of(folder: Path, **fields: Any) -> EngineConfig:
     defaults = {"dtype": "float32", "kv_blocks": 16, **fields}
-    return EngineConfig(name="e", model=str(folder), address="", events="", vocabulary="", **defaults)
+    return EngineConfig(name="e", model=str(folder), socket="", vocabulary="", **defaults)
 
 
 def logits(runner: ModelRunner) -> torch.Tensor:
