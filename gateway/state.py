@@ -19,7 +19,7 @@ from gateway.pulse import Pulse
 from gateway.sessions_guard import GuardedDocuments, GuardedSessions
 from sessions import SessionStore
 from sessions.address import fault_of
-from sessions.connection import connect
+from sessions.connection import clients, connect
 from sessions.documents import DocumentStore
 from sessions.documents_redis import RedisDocuments
 from sessions.documents_sqlite import SqliteDocuments
@@ -49,6 +49,7 @@ class Stores:
     sessions: SessionStore
     documents: DocumentStore
     pulse: Pulse | None = None  # of the server that they are in, where they are in one
+    hang_up: Callable[[], Awaitable[None]] | None = None  # closes what they share
 
     def greet(self) -> None:
         """Begin to connect, since the first question takes longer than an answer may: it is no silence."""
@@ -58,6 +59,8 @@ class Stores:
     async def close(self) -> None:
         """All of them, whatever becomes of one."""
         async with AsyncExitStack() as stack:
+            if self.hang_up is not None:
+                stack.push_async_callback(_parted, self.hang_up)
             if self.pulse is not None:
                 stack.push_async_callback(_parted, self.pulse.close)
             for store in (self.limits, self.sessions, self.documents):
@@ -92,8 +95,8 @@ def _files(folder: Path, retention: Retention) -> Stores:
 def _in_redis(url: str, retention: Retention, told: Callable[[bool], None] | None) -> Stores:
     """One server: what one of them finds of it holds for all, so that a request waits for it but once."""
     # No timeouts: the pulse tells a slow server from a gateway that was kept from reading.
-    client = partial(connect, url, None)
-    heart = client()
+    (limits, sessions, documents), hang_up = clients(url, 3)
+    heart = connect(url, None)
     breaker = Breaker(failures=FAILURES, pause=PAUSE)
 
     def awake() -> None:
@@ -109,8 +112,9 @@ def _in_redis(url: str, retention: Retention, told: Callable[[bool], None] | Non
     )
     guard = Guard(breaker, pulse)
     return Stores(
-        limits=GuardedLimits(RedisLimits(client()), guard),
-        sessions=GuardedSessions(RedisSessions(client(), retention), guard),
-        documents=GuardedDocuments(RedisDocuments(client(), retention), guard),
+        limits=GuardedLimits(RedisLimits(limits), guard),
+        sessions=GuardedSessions(RedisSessions(sessions, retention), guard),
+        documents=GuardedDocuments(RedisDocuments(documents, retention), guard),
         pulse=pulse,
+        hang_up=hang_up,
     )

@@ -1,6 +1,10 @@
 """Connections to Redis that fail fast: left to its defaults, the client waits a minute for a server that is frozen."""
 
 import asyncio
+import logging
+import math
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -9,14 +13,22 @@ from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as ConnectionLost
+from redis.exceptions import RedisError
 from redis.maint_notifications import MaintNotificationsConfig
 
-CONNECTIONS = 64
+CONNECTIONS = 128
 FINISHING = 1.0  # seconds that a connection may take once nobody waits for it
+SCARCE = 1.0  # seconds after which one is tried again that could not be made beside others
+TELL_AGAIN = 60.0  # seconds
+
+_log = logging.getLogger(__name__)
 
 
 class Connections(ConnectionPool):
     """Hands out the connection that was used last. Who finds none free waits for one, the first the longest.
+
+    A server may take fewer than we would make (`maxclients`), or this process have no more files: so where one cannot
+    be made and there are others, one of those is waited for, and that one's place is empty for a while.
 
     The client's own pool that waits takes two locks and several events for each command, a tenth of all that a request
     costs the gateway.
@@ -27,8 +39,10 @@ class Connections(ConnectionPool):
         super().__init__(**options)
         self._patience = patience
         self._free = asyncio.Semaphore(self.max_connections)
-        self._idle: list[AbstractConnection] = []
+        self._idle: deque[AbstractConnection] = deque()  # the one that was used last at the end
         self._used: set[AbstractConnection] = set()
+        self._made: set[AbstractConnection] = set()  # of all of these, what the server has taken
+        self._told = -math.inf  # monotonic seconds
 
     @property
     def ready(self) -> bool:
@@ -36,7 +50,38 @@ class Connections(ConnectionPool):
         return bool(self._idle) and self._idle[-1].is_connected
 
     async def get_connection(self, command_name: object = None, *keys: object, **options: object) -> Any:
-        """Raises redis.exceptions.ConnectionError where none is free in time, or the server takes no more."""
+        """Raises redis.exceptions.RedisError or OSError where none is free in time, or none at all can be made."""
+        while True:
+            connection = await self._next()
+            try:
+                await self.ensure_connection(connection)
+            except (RedisError, OSError) as error:
+                self._made.discard(connection)
+                if not any(each.is_connected for each in self._made):
+                    await self.release(connection)
+                    raise
+                self._leave_empty(connection, error)
+            except BaseException:
+                await self.release(connection)
+                raise
+            else:
+                self._made.add(connection)
+                return connection
+
+    async def release(self, connection: AbstractConnection) -> None:
+        self._used.discard(connection)
+        if connection.is_connected:
+            self._idle.append(connection)
+        else:
+            self._made.discard(connection)
+            self._idle.appendleft(connection)
+        self._free.release()
+
+    async def disconnect(self, inuse_connections: bool = True) -> None:
+        ours = [*self._idle, *(self._used if inuse_connections else ())]
+        await asyncio.gather(*(each.disconnect() for each in ours), return_exceptions=True)
+
+    async def _next(self) -> AbstractConnection:
         try:
             async with asyncio.timeout(self._patience):
                 await self._free.acquire()
@@ -44,21 +89,19 @@ class Connections(ConnectionPool):
             raise ConnectionLost("no connection was free in time") from None
         connection = self._idle.pop() if self._idle else self.make_connection()  # type: ignore[no-untyped-call]
         self._used.add(connection)
-        try:
-            await self.ensure_connection(connection)
-        except BaseException:
-            await self.release(connection)
-            raise
         return connection
 
-    async def release(self, connection: AbstractConnection) -> None:
+    def _leave_empty(self, connection: AbstractConnection, error: Exception) -> None:
         self._used.discard(connection)
-        self._idle.append(connection)
-        self._free.release()
-
-    async def disconnect(self, inuse_connections: bool = True) -> None:
-        ours = [*self._idle, *(self._used if inuse_connections else ())]
-        await asyncio.gather(*(each.disconnect() for each in ours), return_exceptions=True)
+        asyncio.get_running_loop().call_later(SCARCE, self._free.release)
+        now = time.monotonic()
+        if now - self._told >= TELL_AGAIN:
+            self._told = now
+            _log.warning(
+                "Redis: no further connection can be made (%s): questions wait for those there are. If it lasts,"
+                " `maxclients` of the server, or the files that this process may open, are fewer than it could use.",
+                error,
+            )
 
 
 class FinishingRedis(Redis):
@@ -130,15 +173,24 @@ def connect(url: str, timeout: float | None) -> Redis:
     One more caller than there are connections waits for one as long. Nothing is tried twice: whoever asks decides what
     a failure means. Raises ValueError for a malformed URL.
     """
-    return FinishingRedis.from_pool(
-        Connections.from_url(
-            url,
-            max_connections=CONNECTIONS,
-            patience=timeout,
-            socket_timeout=timeout,
-            socket_connect_timeout=timeout,
-            retry=Retry(NoBackoff(), 0),
-            # Notices of a managed cloud service; asking for them costs a round trip per connection.
-            maint_notifications_config=MaintNotificationsConfig(enabled=False),
-        )
+    return FinishingRedis.from_pool(_connections(url, timeout))
+
+
+def clients(url: str, number: int) -> tuple[list[Redis], Callable[[], Awaitable[None]]]:
+    """Clients that share a pool, without a timeout, and what closes it; each finishes what it has begun when it is
+    closed. As `connect`."""
+    pool = _connections(url, None)
+    return [FinishingRedis(connection_pool=pool) for _ in range(number)], pool.aclose
+
+
+def _connections(url: str, timeout: float | None) -> Connections:
+    return Connections.from_url(
+        url,
+        max_connections=CONNECTIONS,
+        patience=timeout,
+        socket_timeout=timeout,
+        socket_connect_timeout=timeout,
+        retry=Retry(NoBackoff(), 0),
+        # Notices of a managed cloud service; asking for them costs a round trip per connection.
+        maint_notifications_config=MaintNotificationsConfig(enabled=False),
     )
