@@ -5,6 +5,7 @@ A request keeps the tenant that it came with, so it ends by the rules that it be
 
 from gateway.account import unlimited
 from gateway.config import Config, Limits, Tenant
+from gateway.configfile import is_loopback
 from gateway.tenants import Tenants, cache_salt
 
 
@@ -56,6 +57,18 @@ def shut(config: Config) -> str | None:
     if config.anonymous is not None or any(tenant.keys for tenant in config.tenants):
         return None
     return "no tenant has a key, and there is no anonymous one: every request is answered with 401"
+
+
+def unadministered(config: Config) -> str | None:
+    """What it means that nobody can use `/admin`; None where somebody can."""
+    door = config.server.admin
+    if door is not None and is_loopback(door.host):
+        return None
+    if any(tenant.admin for tenant in everybody(config) if tenant.keys or tenant is config.anonymous):
+        return None
+    return (
+        "no tenant with a key is an admin: nobody can use /admin, and only a hang-up signal reloads the file"
+    )
 
 
 def everybody(config: Config) -> tuple[Tenant, ...]:

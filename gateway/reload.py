@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import msgspec
 
 from gateway.config import Config
+from gateway.live import shut, unadministered
 from gateway.metrics import Metrics
 from gateway.strictyaml import Path, dotted
 
@@ -41,12 +42,16 @@ class NoPrevious(ValueError):
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """Which configuration holds. `digest`: the same for gateways that hold the same; `since`: Unix seconds."""
+    """Which configuration holds. `digest`: the same for gateways that hold the same; `since`: Unix seconds.
+
+    `warnings`: who is shut out since the last change, though somebody got in before it.
+    """
 
     number: int
     digest: str
     since: float
     rollback: bool  # whether there is a previous one
+    warnings: tuple[str, ...] = ()
 
 
 class Reloads:
@@ -61,6 +66,7 @@ class Reloads:
         self._read = read
         self._prepare = prepare
         self._metrics = metrics
+        self._warnings: tuple[str, ...] = ()
         self._number = 1
         self._since = time.time()
         self._changing = asyncio.Lock()
@@ -79,6 +85,7 @@ class Reloads:
             digest=hashlib.sha256(encoded).hexdigest()[:16],
             since=self._since,
             rollback=self._previous is not None,
+            warnings=self._warnings,
         )
 
     async def current(self) -> Version:
@@ -120,15 +127,24 @@ class Reloads:
             raise RestartNeeded(fields)
         apply = await self._prepare(new)
         self._previous, self._config = self._config, new
+        self._warnings = tuple(_shut_out(self._previous, new))
         await apply()
         self._number += 1
         self._since = time.time()
         self._metrics.reloaded(self._number, success=True)
         logger.info("configuration %d holds, %s", self._number, self.version.digest)
+        for warning in self._warnings:
+            logger.warning("%s", warning)
 
     def _failed(self, error: ValueError) -> None:
         self._metrics.reloaded(self._number, success=False)
         logger.error("the configuration is not taken: %s", error)
+
+
+def _shut_out(before: Config, now: Config) -> Iterator[str]:
+    for told in (shut, unadministered):
+        if (warning := told(now)) is not None and told(before) is None:
+            yield warning
 
 
 def differences(old: object, new: object, path: Path = ()) -> Iterator[Path]:

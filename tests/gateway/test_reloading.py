@@ -91,6 +91,27 @@ async def test_a_new_tenant_gets_in_and_an_old_one_does_not_any_more(site: Site)
         assert "headrace_config_version 2.0" in metrics
 
 
+async def test_that_the_last_admin_goes_is_told(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    site.tenant("user")
+    told = (
+        "no tenant with a key is an admin: nobody can use /admin, and only a hang-up signal reloads the file"
+    )
+    async with site.running() as (client, gateway):
+        whole = site.config
+        site.config = structs.replace(whole, tenants=whole.tenants[1:])
+        answer = await client.post("/admin/reload", headers=bearing(site.admin_key))
+        assert (answer.status_code, answer.json()["warnings"]) == (200, [told])
+        assert told in caplog.text
+        assert (await client.get("/admin/config", headers=bearing(site.admin_key))).status_code == 401
+        site.config = whole
+        gateway.reloads.hang_up()
+        async with asyncio.timeout(60):
+            while (await client.get("/admin/config", headers=bearing(site.admin_key))).status_code != 200:
+                await asyncio.sleep(0.01)
+        answer = await client.get("/admin/config", headers=bearing(site.admin_key))
+        assert answer.json()["warnings"] == []
+
+
 async def test_aliases_and_prices_change(site: Site) -> None:
     async with site.running() as (client, _):
         tier = structs.replace(site.config.tiers[0], price=Price(input=2.5))
