@@ -60,6 +60,7 @@ class Connections(ConnectionPool):
                 if not any(each.is_connected for each in self._made):
                     await self.release(connection)
                     raise
+                await connection.disconnect(nowait=True)
                 self._leave_empty(connection, error)
             except BaseException:
                 await self.release(connection)

@@ -30,6 +30,7 @@ class _Peer:
         self.connection = connection
         self.frames = Frames()
         self.unsent = bytearray()
+        self.waits = False  # to be told when more can be sent
 
 
 class Mailbox:
@@ -74,9 +75,8 @@ class Mailbox:
         peer = self._names.get(sender)
         if peer is None:
             return
-        waited = bool(peer.unsent)
         peer.unsent += framed(message)
-        if not waited:
+        if not peer.waits:
             self._flush(peer)
 
     def backlog(self, sender: bytes) -> int:
@@ -95,7 +95,7 @@ class Mailbox:
         self._epoll.register(connection, _READ)
 
     def _serve(self, peer: _Peer) -> Iterator[tuple[bytes, bytes | None]]:
-        if peer.unsent:
+        if peer.waits:
             self._flush(peer)
         try:
             data = peer.connection.recv(AT_ONCE)
@@ -118,7 +118,9 @@ class Mailbox:
         except OSError:  # it is gone, as the next look will show
             sent = len(peer.unsent)
         del peer.unsent[:sent]
-        self._epoll.modify(peer.connection, _READ | select.EPOLLOUT if peer.unsent else _READ)
+        if peer.waits != bool(peer.unsent):
+            peer.waits = not peer.waits
+            self._epoll.modify(peer.connection, _READ | select.EPOLLOUT if peer.waits else _READ)
 
     def _drop(self, peer: _Peer) -> None:
         del self._peers[peer.connection.fileno()], self._names[peer.name]

@@ -156,6 +156,7 @@ class EngineLoop:
         outputs: dict[bytes, list[Output]] = defaultdict(list)
         for sender, output in self._engine.step():
             outputs[sender].append(output)
+        self._tell_changes()  # first, so that who has its answer and asks on finds what that has left in the cache
         for sender, items in outputs.items():
             self._answer(sender, Outputs(items))
         for sender, refused in self._engine.refusals():
@@ -177,16 +178,19 @@ class EngineLoop:
 
     def _publish(self) -> None:
         """Tell the subscribers what has changed, and all there is where one had not read and now has."""
+        self._tell_changes()
+        self._report()
+        for sender in [sender for sender in self._behind if not self._mailbox.backlog(sender)]:
+            self._behind.discard(sender)
+            self._tell_all(sender)
+
+    def _tell_changes(self) -> None:
         name = self._config.name
         stored, evicted = self._engine.cache_changes()
         if evicted:
             self._tell(Evicted(engine=name, keys=evicted))
         if stored:
             self._tell(Stored(engine=name, keys=stored))
-        self._report()
-        for sender in [sender for sender in self._behind if not self._mailbox.backlog(sender)]:
-            self._behind.discard(sender)
-            self._tell_all(sender)
 
     def _report(self) -> None:
         """Publish the load: when the engine falls idle, else on change and not too often.

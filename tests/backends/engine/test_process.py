@@ -340,6 +340,17 @@ def test_cache_events_come_in_order_and_fit_the_snapshot(client: Client) -> None
     assert snapshot.keys == [b"second", b"third", b"fourth", b"fifth"]
 
 
+def test_an_answer_comes_after_what_it_has_left_in_the_cache(client: Client) -> None:
+    """Else who asks on at once would not be known to have anything there."""
+    for number in range(50):
+        client.submit("a", b"prompt %d" % number, 1)
+        assert client.text("a") == b"p"
+        assert [event.keys for event in client.events if isinstance(event, Stored)] == [
+            [b"prompt %d" % number]
+        ]
+        client.events.clear()
+
+
 def test_each_start_is_another_incarnation(
     start: Start, connect: Callable[[EngineConfig], Client], config: EngineConfig
 ) -> None:
