@@ -88,7 +88,11 @@ class Connections(ConnectionPool):
                 await self._free.acquire()
         except TimeoutError:
             raise ConnectionLost("no connection was free in time") from None
-        connection = self._idle.pop() if self._idle else self.make_connection()  # type: ignore[no-untyped-call]
+        try:
+            connection = self._idle.pop() if self._idle else self.make_connection()  # type: ignore[no-untyped-call]
+        except BaseException:  # the client reads a file for each, and there may be no more files
+            self._free.release()
+            raise
         self._used.add(connection)
         return connection
 
