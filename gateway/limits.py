@@ -6,7 +6,7 @@ consumes nothing. A lease that expires unsettled leaves tokens and money counted
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
 
 import msgspec
@@ -85,13 +85,24 @@ class LimitStoreUnavailable(Exception):
     """The store does not answer."""
 
 
+class Unsure(LimitStoreUnavailable):
+    """Nor does anybody know whether it has taken what it was asked for. That is given back when it answers; who runs
+    all the same keeps it instead, and settles it."""
+
+    def __init__(self, reason: str, keep: Callable[[], Reservation | None]) -> None:
+        """`keep`: the reservation that there may be, from here on the caller's to settle; None where it is given back
+        already."""
+        super().__init__(reason)
+        self.keep = keep
+
+
 class LimitStore(Protocol):
     """Clocks are injected by tests; Redis uses its own unless a test says otherwise."""
 
     async def reserve(self, tenant: str, limits: Limits, lease: str, amount: Amount) -> Reservation:
         """Take one request, `amount` and one parallel place, or nothing; `lease` is never used twice.
 
-        Raises LimitExceeded, LimitStoreUnavailable.
+        Raises LimitExceeded, LimitStoreUnavailable (of which Unsure is one).
         """
         ...
 

@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from gateway.limits import (
     LimitStore,
     LimitStoreUnavailable,
     Reservation,
+    Unsure,
 )
 from gateway.periods import periods
 
@@ -48,6 +50,7 @@ class GuardedLimits:
         self._guard = guard or Guard()
         self._owed: dict[str, tuple[Reservation, Limits, Amount | None]] = {}  # by lease, the oldest first
         self._repaying: set[asyncio.Task[None]] = set()
+        self._closing = False
         self._settling: dict[str, set[asyncio.Future[None]]] = defaultdict(set)  # by tenant
 
     async def reserve(self, tenant: str, limits: Limits, lease: str, amount: Amount) -> Reservation:
@@ -80,8 +83,14 @@ class GuardedLimits:
     async def look(self, tenant: str, limits: Limits) -> Left:
         return {} if unlimited(limits) else await self._ask(self._store.look(tenant, limits))
 
+    def awake(self) -> None:
+        """The store answers again: settle what is owed, which keeps places that others wait for."""
+        if self._owed and not self._repaying and not self._closing:
+            self._repay_soon()
+
     async def close(self) -> None:
         """Tries once more to settle what is owed."""
+        self._closing = True
         while self._repaying:
             await asyncio.gather(*self._repaying)
         await self._repay(len(self._owed))
@@ -95,9 +104,9 @@ class GuardedLimits:
             raise
         except _Resting:
             raise
-        except LimitStoreUnavailable:
+        except LimitStoreUnavailable as error:
             self._owe_all(tenant, limits, lease, amount)
-            raise
+            raise Unsure(str(error), partial(self._keep, lease)) from error
         if self._owed:
             await self._repay(REPAID_AT_ONCE)
         return reservation
@@ -137,6 +146,10 @@ class GuardedLimits:
         """Of a reservation that may have been taken, and under which nothing will run, all."""
         account = Account(periods=periods(round(time.time() * 1000)))
         self._owe(granted(account, limits, tenant, lease, amount), limits, None)
+
+    def _keep(self, lease: str) -> Reservation | None:
+        owed = self._owed.pop(lease, None)
+        return None if owed is None else owed[0]
 
     def _owe(self, reservation: Reservation, limits: Limits, used: Amount | None) -> None:
         if len(self._owed) >= MAX_OWED:

@@ -21,6 +21,7 @@ from gateway.limits import (
     LimitStore,
     LimitStoreUnavailable,
     Reservation,
+    Unsure,
     ratelimit_headers,
 )
 from gateway.metrics import Metrics
@@ -51,18 +52,19 @@ def share_of(limits: Limits, gateways: int) -> Limits:
 
 @dataclass(slots=True, kw_only=True)
 class Charge:
-    """One reservation and the store that holds it. `degraded`: a local share, since the store did not answer.
+    """One reservation. `degraded`: of a local share, since the store did not answer.
 
-    `parts` of it are not settled yet; the others have used `used`, if any of them `ran`.
+    `parts` of it are not settled yet; the others have used `used`, if any of them `ran`. `unsure`: what the store that
+    did not answer may hold for it all the same.
     """
 
     tenant: Tenant
     reservation: Reservation
-    store: LimitStore
     degraded: bool
     parts: int = 1
     used: Amount = NOTHING
     ran: bool = False
+    unsure: Reservation | None = None
 
     @property
     def headers(self) -> dict[str, str]:
@@ -107,6 +109,8 @@ class Meter:
                 logger.warning("limits: %s; deciding by this gateway's own counts", error)
                 self._metrics.state_backend("limits", up=False)
                 charge = await self._reserve_alone(tenant, request_id, amount)
+                if isinstance(error, Unsure):
+                    charge.unsure = error.keep()
         except LimitExceeded as refusal:
             self._metrics.limit(refusal.limit, "deny")
             self._tell(tenant, refusal.left)
@@ -134,7 +138,7 @@ class Meter:
 
     async def _reserve(self, tenant: Tenant, request_id: str, amount: Amount) -> Charge:
         reservation = await self._store.reserve(tenant.name, tenant.limits, request_id, amount)
-        return Charge(tenant=tenant, reservation=reservation, store=self._store, degraded=False)
+        return Charge(tenant=tenant, reservation=reservation, degraded=False)
 
     async def _reserve_alone(self, tenant: Tenant, request_id: str, amount: Amount) -> Charge:
         if any(budgets(tenant.limits)) and tenant.limits.budget.on_outage == "closed":
@@ -142,7 +146,7 @@ class Meter:
             raise _budget_unknown()
         limits = share_of(tenant.limits, self._gateways)
         reservation = await self._fallback.reserve(tenant.name, limits, request_id, amount)
-        return Charge(tenant=tenant, reservation=reservation, store=self._fallback, degraded=True)
+        return Charge(tenant=tenant, reservation=reservation, degraded=True)
 
     async def settle(self, charge: Charge, used: Amount | None, *, parts: int = 1) -> None:
         """`used`: None for parts that never ran. Where none has, the call is not counted as a request either.
@@ -159,9 +163,12 @@ class Meter:
     async def _settle(self, charge: Charge, used: Amount | None) -> None:
         limits = self._limits_of(charge.tenant)
         if charge.degraded:
-            limits = share_of(limits, self._gateways)
+            await self._fallback.settle(charge.reservation, share_of(limits, self._gateways), used)
+        held = charge.unsure if charge.degraded else charge.reservation
+        if held is None:
+            return
         try:
-            await charge.store.settle(charge.reservation, limits, used)
+            await self._store.settle(held, limits, used)
         except LimitStoreUnavailable as error:
             logger.warning("limits: not settled, the lease will expire: %s", error)
             self._metrics.state_backend("limits", up=False)

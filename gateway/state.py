@@ -101,6 +101,7 @@ def _in_redis(url: str, retention: Retention, told: Callable[[bool], None] | Non
 
     def awake() -> None:
         breaker.alive()
+        counted.awake()
         if told is not None:
             told(True)
 
@@ -111,8 +112,9 @@ def _in_redis(url: str, retention: Retention, told: Callable[[bool], None] | Non
         lost=None if told is None else partial(told, False),
     )
     guard = Guard(breaker, pulse)
+    counted = GuardedLimits(RedisLimits(limits), guard)
     return Stores(
-        limits=GuardedLimits(RedisLimits(limits), guard),
+        limits=counted,
         sessions=GuardedSessions(RedisSessions(sessions, retention), guard),
         documents=GuardedDocuments(RedisDocuments(documents, retention), guard),
         pulse=pulse,

@@ -1,7 +1,9 @@
 """Connections to Redis that are lost under a question: what was asked is done once, and answered."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -168,4 +170,132 @@ async def test_a_server_that_closes_all_connections_now_and_then_costs_no_answer
         assert killed is not None and int(killed.removeprefix(":")) >= 10
         assert redis.ask("CLIENT UNPAUSE") == "+OK"
         await asyncio.gather(*asked, stores.sessions.get("acme", session.id))
+    await stores.close()
+
+
+@asynccontextmanager
+async def metered(url: str) -> AsyncIterator[tuple[Meter, GuardedLimits]]:
+    """A meter over a Redis that is reached by the URL; nothing comes back by itself."""
+    limits = GuardedLimits(RedisLimits(connect(url, PATIENT), lambda: 1_800_000_000.0))
+    try:
+        yield Meter(limits, MemoryLimits(), Metrics(["7b"], {}, ["acme"])), limits
+    finally:
+        await limits.close()
+
+
+async def left_at(url: str) -> tuple[float, float]:
+    """Requests and tokens of acme, as another gateway finds them."""
+    limits = RedisLimits(connect(url, PATIENT), lambda: 1_800_000_000.0)
+    left = await limits.look("acme", ALLOWED)
+    await limits.close()
+    return left["requests"].remaining, left["tokens"].remaining
+
+
+async def leases_at(url: str) -> int:
+    client = connect(url, PATIENT)
+    number: int = await client.zcard("headrace:{acme}:leases")
+    await client.aclose()
+    return number
+
+
+async def test_a_call_that_was_taken_unheard_is_counted_by_what_it_used(
+    forgetful: tuple[Forgetful, str], redis: "RedisServer"
+) -> None:
+    """It runs by this gateway's share. Its place in Redis used to be free at once for another one, and nothing of what
+    it used was counted there."""
+    between, url = forgetful
+    acme = Tenant(name="acme", limits=ALLOWED)
+    async with metered(url) as (meter, _):
+        await meter.settle(await meter.reserve(acme, "warm", NOTHING), NOTHING)
+        between.losses = 2
+        lost = await meter.reserve(acme, "lost", Amount(tokens=300))
+        assert (lost.degraded, between.losses) == (True, 0)
+        await meter.settle(await meter.reserve(acme, "next", NOTHING), NOTHING)
+        assert await left_at(redis.url) == (97, 700)
+        assert await leases_at(redis.url) == 1
+        between.losses = 2  # its settling, too
+        await meter.settle(lost, Amount(tokens=120))
+        assert between.losses == 0
+        await meter.settle(await meter.reserve(acme, "last", NOTHING), NOTHING)
+        assert await left_at(redis.url) == (96, 880)
+        assert await leases_at(redis.url) == 0
+
+
+async def test_a_call_that_was_never_taken_is_counted_here_alone(redis: "RedisServer") -> None:
+    acme = Tenant(name="acme", limits=ALLOWED)
+    async with metered(redis.url) as (meter, limits):
+        await meter.settle(await meter.reserve(acme, "warm", NOTHING), NOTHING)
+        assert redis.ask("CLIENT PAUSE 10000 WRITE") == "+OK"
+        reserving = asyncio.create_task(meter.reserve(acme, "lost", Amount(tokens=300)))
+        while not reserving.done():
+            await asyncio.sleep(0.01)
+            redis.ask("CLIENT KILL TYPE normal SKIPME yes")
+        assert redis.ask("CLIENT UNPAUSE") == "+OK"
+        lost = await reserving
+        assert lost.degraded
+        await meter.settle(lost, Amount(tokens=120))
+        assert await left_at(redis.url) == (99, 1000)
+        assert await leases_at(redis.url) == 0
+        with pytest.raises(LimitStoreUnavailable):  # nor is it later, if it is still on its way
+            await limits.reserve("acme", ALLOWED, "lost", Amount(tokens=300))
+
+
+async def test_whatever_is_lost_nothing_is_counted_twice_and_no_place_is_kept(
+    forgetful: tuple[Forgetful, str], redis: "RedisServer"
+) -> None:
+    between, url = forgetful
+    choice = random.Random(5)
+    generous = Limits(requests_per_minute=10**6, tokens_per_minute=10**6, parallel=10**4)
+    acme = Tenant(name="acme", limits=generous)
+    ran, sure = [0, 0], [0, 0]
+    async with metered(url) as (meter, limits):
+
+        async def call(name: str) -> None:
+            between.losses = choice.choice((0, 0, 0, 1, 2, 5, 10))
+            charge = await meter.reserve(acme, name, Amount(tokens=100))
+            await asyncio.sleep(choice.random() * 0.01)
+            tokens = choice.randrange(200)
+            await meter.settle(charge, Amount(tokens=tokens))
+            for sum_ in (ran, sure)[: 1 if charge.degraded else 2]:
+                sum_[0], sum_[1] = sum_[0] + 1, sum_[1] + tokens
+
+        for round_ in range(30):
+            await asyncio.gather(*(call(f"{round_} {number}") for number in range(5)))
+        between.losses = 0
+        await asyncio.sleep(0.6)  # the store is left in peace for a while
+        await soon_settled(limits, acme)
+        left = await limits.look("acme", generous)
+        requests, tokens = (10**6 - left[name].remaining for name in ("requests", "tokens"))
+        assert sure[0] <= requests <= ran[0]
+        assert sure[1] <= tokens <= ran[1]
+        assert sure[0] < ran[0]  # there was what is tried here
+    assert await leases_at(redis.url) == 0
+
+
+async def soon_settled(limits: GuardedLimits, tenant: Tenant) -> None:
+    """Until nothing is owed any more."""
+    async with asyncio.timeout(10):
+        for number in range(40):
+            held = await limits.reserve(tenant.name, tenant.limits, f"settling {number}", NOTHING)
+            await limits.settle(held, tenant.limits, None)
+
+
+async def test_what_is_owed_is_given_back_though_nobody_asks_any_more(
+    forgetful: tuple[Forgetful, str], redis: "RedisServer"
+) -> None:
+    """Its place used to be kept from other gateways until the next request to this one, or for eleven minutes."""
+    between, url = forgetful
+    stores = open_stores(State(redis=url), always(60.0))
+    stores.greet()
+    async with asyncio.timeout(10):
+        while not (stores.pulse and stores.pulse.words):
+            await asyncio.sleep(0.01)
+        await stores.limits.settle(
+            await stores.limits.reserve("acme", ALLOWED, "warm", NOTHING), ALLOWED, NOTHING
+        )
+        between.losses = 2
+        with pytest.raises(LimitStoreUnavailable):
+            await stores.limits.reserve("acme", ALLOWED, "lost", Amount(tokens=300))
+        while await leases_at(redis.url):
+            await asyncio.sleep(0.02)
     await stores.close()
