@@ -84,7 +84,7 @@ def build_front(
             Route("/v1/models", models.list, methods=["GET"]),
             Route("/v1/models/{name:path}", models.get, methods=["GET"]),
             *_probes(health),
-            *(() if config.server.admin else _operators(health, dashboard, reloads)),
+            *(() if config.server.admin else _operators(health, dashboard, reloads, find_tenant)),
         ],
         middleware=layers(config.server, find_tenant, drain, observe),
         lifespan=lifespan,
@@ -112,9 +112,10 @@ def build_admin(
         "route": Routing(dispatcher, config.server, (Chat(), Completions(), Messages())),
     }
     dashboard = Dashboard(overview, drain, nobody, tries)
+    find = _operator if is_loopback(host) else find_tenant
     app = Front(
-        routes=[*_probes(health), *_operators(health, dashboard, reloads)],
-        middleware=layers(config.server, _operator if is_loopback(host) else find_tenant, drain, observe),
+        routes=[*_probes(health), *_operators(health, dashboard, reloads, find)],
+        middleware=layers(config.server, find, drain, observe),
     )
     app.router.redirect_slashes = False
     return app
@@ -136,9 +137,11 @@ def _probes(health: Health) -> list[Route]:
     ]
 
 
-def _operators(health: Health, dashboard: Dashboard, reloads: Changes | None) -> list[Route]:
+def _operators(
+    health: Health, dashboard: Dashboard, reloads: Changes | None, find_tenant: FindTenant
+) -> list[Route]:
     """What is asked by those who run the gateway."""
-    admin = [] if reloads is None else Admin(reloads).routes()
+    admin = [] if reloads is None else Admin(reloads, find_tenant).routes()
     return [Route("/metrics", health.metrics, methods=["GET"]), *dashboard.routes(), *admin]
 
 

@@ -1,17 +1,25 @@
 """`/admin/*`: which configuration holds, and changing it. For admins' keys alone, or on a loopback port of its own."""
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gateway.config import Tenant
 from gateway.configfile import ConfigError
+from gateway.credentials import key_of
 from gateway.errors import ApiError
 from gateway.exchange import exchange_of
 from gateway.reload import NoPrevious, RestartNeeded, Version
+
+logger = logging.getLogger(__name__)
+
+OUT = "the key that asked for this change does not open /admin any more"
 
 
 class Changes(Protocol):
@@ -27,8 +35,10 @@ class Changes(Protocol):
 
 
 class Admin:
-    def __init__(self, reloads: Changes) -> None:
+    def __init__(self, reloads: Changes, find_tenant: Callable[[str | None], Tenant]) -> None:
+        """`find_tenant`: of a key, as things are when it is called; raises ApiError where it is nobody's."""
         self._reloads = reloads
+        self._find_tenant = find_tenant
 
     def routes(self) -> list[Route]:
         return [
@@ -43,11 +53,24 @@ class Admin:
 
     async def reload(self, http: HttpRequest) -> Response:
         await _check_nothing_said(http)
-        return _told(await _changed(self._reloads.reload))
+        return _told(self._warned(http, await _changed(self._reloads.reload)))
 
     async def rollback(self, http: HttpRequest) -> Response:
         await _check_nothing_said(http)
-        return _told(await _changed(self._reloads.rollback))
+        return _told(self._warned(http, await _changed(self._reloads.rollback)))
+
+    def _warned(self, http: HttpRequest, version: Version) -> Version:
+        """With a warning where who asked has shut out himself, while others can still use `/admin`."""
+        if version.warnings or self._is_admin(http):
+            return version
+        logger.warning("%s", OUT)
+        return replace(version, warnings=(OUT,))
+
+    def _is_admin(self, http: HttpRequest) -> bool:
+        try:
+            return self._find_tenant(key_of(http.url.path, exchange_of(http.scope).headers)).admin
+        except ApiError:
+            return False
 
 
 async def _changed(change: Callable[[], Awaitable[Version]]) -> Version:

@@ -112,6 +112,24 @@ async def test_that_the_last_admin_goes_is_told(site: Site, caplog: pytest.LogCa
         assert answer.json()["warnings"] == []
 
 
+async def test_that_who_asks_shuts_out_himself_is_told(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    other = site.tenant("other", admin=True)
+    told = "the key that asked for this change does not open /admin any more"
+    async with site.running() as (client, _):
+        whole = site.config
+        for gone in (whole.tenants[1:], (structs.replace(whole.tenants[0], admin=False), *whole.tenants[1:])):
+            caplog.clear()
+            site.config = structs.replace(whole, tenants=gone)
+            answer = await client.post("/admin/reload", headers=bearing(site.admin_key))
+            assert (answer.status_code, answer.json()["warnings"]) == (200, [told])
+            assert told in caplog.text
+            site.config = whole
+            answer = await client.post("/admin/reload", headers=bearing(other))
+            assert (answer.status_code, answer.json()["warnings"]) == (200, [])
+        answer = await client.post("/admin/rollback", headers=bearing(site.admin_key))
+        assert answer.json()["warnings"] == [told]
+
+
 async def test_aliases_and_prices_change(site: Site) -> None:
     async with site.running() as (client, _):
         tier = structs.replace(site.config.tiers[0], price=Price(input=2.5))

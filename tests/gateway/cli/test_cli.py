@@ -152,7 +152,13 @@ def test_that_nobody_can_call_is_told(config_file: Path, capsys: pytest.CaptureF
         shut.replace("{name: a}", f"{{name: a, keys: [{{prefix: hr_abcdefgh, digest: {'a' * 64}}}]}}")
     )
     assert main(["config", "check", str(config_file)]) == 0
-    assert told not in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert told not in out
+    unadministered = "no tenant with a key is an admin"
+    assert unadministered in out
+    config_file.write_text(config_file.read_text().replace("{name: a, ", "{name: a, admin: true, "))
+    assert main(["config", "check", str(config_file)]) == 0
+    assert unadministered not in capsys.readouterr().out
 
 
 def test_every_mistake_of_a_file_is_told(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
