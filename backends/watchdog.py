@@ -1,9 +1,8 @@
 """Notices that an engine hangs: that it does not come up, that a step does not end, that its process is frozen.
 
 When nothing has been heard of an engine for half a `step_timeout` it is asked for its load, which it tells between
-two steps, or at once where it rests; that costs one that rests some microseconds. A step may take `step_timeout`
-seconds: one that takes longer, or a process that has been stopped (SIGSTOP), is noticed after one and a half times that
-at the latest.
+two steps, or at once where it rests. A step may take `step_timeout` seconds: one that takes longer, or a process that
+has been stopped (SIGSTOP), is noticed after one and a half times that at the latest.
 """
 
 import asyncio

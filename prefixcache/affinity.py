@@ -52,10 +52,6 @@ class Affinity:
         """Blocks that the replica no longer holds."""
         self._replicas.setdefault(replica, set()).difference_update(keys)
 
-    def forget(self, replica: str) -> None:
-        """The replica is gone, and its cache with it. Unknown names are ignored."""
-        self._replicas.pop(replica, None)
-
     def lookup(self, keys: Sequence[bytes]) -> dict[str, int]:
         """For each replica, how many of the leading `keys` it holds without a hole."""
         return {name: _leading(keys, held) for name, held in self._replicas.items()}

@@ -44,9 +44,8 @@ from backends.wire import (
 )
 
 LOAD_INTERVAL = 0.1  # seconds between two Loads of a busy engine
-BEHIND = (
-    1024 * 1024
-)  # bytes that a subscriber has not read, from which on it is told nothing new until it has
+# Bytes that a subscriber has not read, from which on it is told nothing new until it has.
+BEHIND = 1024 * 1024
 SPIN_COUNT = (
     2000  # of a waiting OpenMP thread: short, then it sleeps and leaves its core to the other engines
 )

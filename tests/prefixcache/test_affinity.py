@@ -65,11 +65,3 @@ def test_a_snapshot_replaces_what_was_known() -> None:
     affinity.stored("a", [b"1", b"2"])
     affinity.snapshot("a", [b"1"])
     assert affinity.lookup([b"1", b"2"]) == {"a": 1}
-
-
-def test_a_forgotten_replica_holds_nothing() -> None:
-    affinity = Affinity()
-    affinity.snapshot("a", [b"1"])
-    affinity.forget("a")
-    affinity.forget("never seen")
-    assert affinity.lookup([b"1"]) == {}
